@@ -293,8 +293,10 @@ def read_samples(path: Path) -> pa.Table:
         try:
             with pa.ipc.open_stream(pa.memory_map(str(stream))) as reader:
                 batches.extend(reader)
-        except pa.ArrowInvalid:
-            pass  # the last batch was cut off by a kill: what came before it counts, coverage tells the rest
+        except (pa.ArrowInvalid, OSError):
+            # The last batch was cut off by a kill (Arrow raises OSError where its body is short): what came before it
+            # counts, coverage tells the rest.
+            pass
     return pa.Table.from_batches(batches, schema=SAMPLE_SCHEMA)
 
 

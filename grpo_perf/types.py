@@ -105,9 +105,13 @@ class CpuVariant:
     """What a tier means where there is no accelerator."""
 
     overrides: Overrides = field(default_factory=dict)
-    """Replace the tier's overrides of the same key; null drops the key."""
+    """Replace the tier's overrides of the same key; null (in TOML the string "null") drops the key."""
     not_translated: dict[str, str] = field(default_factory=dict)
-    """Key -> why it has no CPU meaning; written in the record."""
+    """Key of this tier -> why it has no CPU meaning. Left out on CPU, and written in the record."""
+    tolerances: dict[str, Tolerance] = field(default_factory=dict)
+    """Replace the tier's tolerances of the same metric on CPU workloads, which scatter more."""
+    gated_phases: list[str] | None = None
+    """Replaces the tier's gated phases on CPU workloads; None keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,12 +132,16 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A workload under a tier, with the tier's chain already merged."""
+    """A workload under a tier, with the tier's chain already merged.
+
+    `tier` is the one of the workload's device: its tolerances include the chain's, its gated phases are the device's,
+    and `builds_on` skips tiers that change nothing there.
+    """
 
     workload: Workload
     tier: Tier
     overrides: Overrides
-    """Everything the tier chain sets, in the variant for the workload's device."""
+    """What the tier chain sets in the variant for the workload's device, then the workload's own, then the caller's."""
     not_translated: dict[str, str] = field(default_factory=dict)
     targets: dict[str, Target] = field(default_factory=dict)
     """Those of this hardware and workload."""

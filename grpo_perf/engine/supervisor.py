@@ -9,6 +9,7 @@ nobody has them mapped any more. `ray stop` is never called: it would end other 
 """
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -178,10 +179,8 @@ def _reap(except_pid: int | None = None) -> None:
     """Collect orphans that ended; the command itself is left to its Popen object."""
     for pid in descendants(os.getpid()):
         if pid != except_pid and _stat(pid)[:1] == ["Z"]:
-            try:
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                pass
 
 
 def _stat(pid: int) -> list[str]:
@@ -232,18 +231,18 @@ def carriers(run_id: str, skip: set[int]) -> set[int]:
 
 
 def mapped_segments(pids: set[int]) -> set[str]:
-    """Names under /dev/shm that any of the processes has mapped."""
-    found = set()
+    """Names under /dev/shm that any of the processes has mapped.
+
+    Joined by inode: glibc's sem_open maps a semaphore under a passing name and links it to its own afterwards.
+    """
+    inodes = set()
     for pid in pids:
         try:
             maps = Path(f"/proc/{pid}/maps").read_text()
         except OSError:
             continue
-        for line in maps.splitlines():
-            path = line.partition("/dev/shm/")[2]
-            if path and not path.endswith(" (deleted)"):
-                found.add(path)
-    return found
+        inodes.update(int(line.split(maxsplit=5)[4]) for line in maps.splitlines() if "/dev/shm/" in line)
+    return {entry.name for entry in os.scandir(SHM) if entry.inode() in inodes} if inodes else set()
 
 
 def remove_segments(names: set[str]) -> list[str]:
