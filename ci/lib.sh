@@ -31,7 +31,7 @@ run_phase() { # TITLE LOG_NAME COMMAND...
   "$@" >"$log" 2>&1 </dev/null &
   pid=$!
   # A command in the background ignores Ctrl-C, so it is told by name.
-  trap 'kill -TERM "$pid" "$beat" 2>/dev/null; say "stopped while: $title"; exit 130' INT TERM
+  trap 'kill -TERM "$pid" "$beat" 2>/dev/null; wait; say "stopped while: $title"; exit 130' INT TERM
   beat_until_killed "$title" "$start" &
   beat=$!
   wait "$pid" || code=$?
@@ -59,15 +59,16 @@ beat_until_killed() { # TITLE START_S
 
 # --- interpreters -----------------------------------------------------------------------------------------------
 
-is_usable_python() { # PYTHON: 3.11 or newer, able to make environments
-  "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+is_usable_python() { # PYTHON: 3.11 or newer, with pip or able to make an environment with it
+  "$1" -c 'import importlib.util as u, sys
+sys.exit(sys.version_info < (3, 11) or not (u.find_spec("pip") or u.find_spec("ensurepip")))' >/dev/null 2>&1
 }
 
 find_base_python() { # prints the interpreter that environments are made from
   local name
   if [ -n "${PERF_BASE_PYTHON:-}" ]; then
     is_usable_python "$PERF_BASE_PYTHON" || die 2 \
-      "PERF_BASE_PYTHON=$PERF_BASE_PYTHON is not a Python of 3.11 or newer that can make environments (modules venv, ensurepip)." \
+      "PERF_BASE_PYTHON=$PERF_BASE_PYTHON is not a Python of 3.11 or newer with pip or ensurepip." \
       "Name another, or unset it: unset PERF_BASE_PYTHON"
     command -v "$PERF_BASE_PYTHON"
     return
@@ -79,7 +80,7 @@ find_base_python() { # prints the interpreter that environments are made from
       return
     fi
   done
-  die 2 "no Python of 3.11 or newer with the modules venv and ensurepip on PATH (python3 is: $(python3 -V 2>/dev/null || echo missing))." \
+  die 2 "no Python of 3.11 or newer with pip or ensurepip on PATH (python3 is: $(python3 -V 2>/dev/null || echo missing))." \
     "Install one (Debian: apt-get install python3.11 python3.11-venv), or name one: PERF_BASE_PYTHON=/path/to/python3.11"
 }
 
@@ -135,18 +136,19 @@ check_disk() { # GIB: an environment of this size must fit
 # --- environments -----------------------------------------------------------------------------------------------
 
 stamp_of() { # PYTHON FILE...: what an environment is made from, in one line
-  "$1" - "$root" "${@:2}" <<'P'
-import hashlib, pathlib, sys
-root, *files = sys.argv[1:]
-digest = hashlib.sha256(f"{root} {sys.version} {sys.platform}".encode())
-for name in files:
-    digest.update(pathlib.Path(root, name).read_bytes())
-print(digest.hexdigest())
-P
+  local python=$1
+  shift
+  (
+    cd "$root" || exit
+    command -v "$python"
+    "$python" -V
+    pwd
+    cat "$@"
+  ) | sha256sum
 }
 
-is_fresh() { # DIR STAMP
-  [ -x "$1/bin/python" ] && [ "$(cat "$1/.grpo-perf-stamp" 2>/dev/null)" = "$2" ]
+has_stamp() { # DIR STAMP
+  [ "$(cat "$1/.grpo-perf-stamp" 2>/dev/null)" = "$2" ]
 }
 
 lock_installs() { # one installation at a time in this checkout
@@ -161,20 +163,23 @@ lock_installs() { # one installation at a time in this checkout
 unlock_installs() { exec {install_lock}>&-; }
 
 ensure_uv() { # BASE_PYTHON: sets `uv`, to nothing where it cannot be had (then pip installs, slower)
-  local dir=$root/.venv-uv stamp
+  local dir=$root/.venv-uv pip=("$1" -m pip) stamp
   stamp=$(stamp_of "$1" ci/locks/uv.txt)
-  if ! is_fresh "$dir" "$stamp"; then
-    rm -rf "$dir"
-    run_phase "making the installer (.venv-uv, $("$1" -V))" venv-uv "$1" -m venv "$dir" || exit 3
-    if run_phase "installing $(grep ^uv "$root/ci/locks/uv.txt")" uv "$dir/bin/python" -m pip install -r "$root/ci/locks/uv.txt"; then
+  if ! "${pip[@]}" --version >/dev/null 2>&1; then
+    [ -x "$dir/bin/python" ] || run_phase "making an environment with pip (.venv-uv)" venv-uv "$1" -m venv "$dir" || exit 3
+    pip=("$dir/bin/python" -m pip)
+  fi
+  if ! has_stamp "$dir" "$stamp"; then
+    if run_phase "installing the installer ($(cat "$root/ci/locks/uv.txt"))" uv \
+      "${pip[@]}" install --upgrade --no-deps --target "$dir/uv" -r "$root/ci/locks/uv.txt"; then
       echo "$stamp" >"$dir/.grpo-perf-stamp"
     else
       say "uv cannot be installed; pip does its work, slower"
     fi
   fi
   # pip's settings (index, find-links, certificates) hold for uv too
-  eval "$("$dir/bin/python" -m pip config list 2>/dev/null | "$dir/bin/python" "$root/ci/uv_settings.py")"
-  if [ -x "$dir/bin/uv" ]; then uv=$dir/bin/uv; fi
+  eval "$("${pip[@]}" config list 2>/dev/null | "$1" "$root/ci/uv_settings.py")"
+  if has_stamp "$dir" "$stamp"; then uv=$dir/uv/bin/uv; fi
 }
 
 make_venv() { # BASE_PYTHON DIR
@@ -199,7 +204,7 @@ ensure_suite_env() { # BASE_PYTHON DIR LOCK...: grpo-perf, editable, and the loc
   local base=$1 dir=$root/$2 lock args=() stamp
   shift 2
   stamp=$(stamp_of "$base" pyproject.toml "$@")
-  is_fresh "$dir" "$stamp" && return
+  has_stamp "$dir" "$stamp" && return
   rm -rf "$dir"
   for lock in "$@"; do args+=(-r "$root/$lock"); done
   make_venv "$base" "$dir" || exit 3
@@ -211,12 +216,10 @@ ensure_suite_env() { # BASE_PYTHON DIR LOCK...: grpo-perf, editable, and the loc
 torch_arguments() { # LOCK PYTHON: what makes the installer take torch's CPU build for the CPU locks
   local torch
   torch=torch==$(pinned_version "$1" torch)
-  if [ -z "$uv" ] || [ "$1" = ci/locks/gpu.txt ]; then
-    return
-  fi
-  if "$uv" pip install --python "$2" --dry-run --no-deps "$torch" 2>&1 | grep -q -- '+cpu$'; then
-    return
-  fi
+  if [ -z "$uv" ] || [ "$1" = ci/locks/gpu.txt ]; then return; fi
+  case $("$uv" pip install --python "$2" --dry-run --no-deps "$torch" 2>&1) in
+    *"$torch+cpu"*) return ;; # find-links or the index has it
+  esac
   if "$uv" pip install --python "$2" --dry-run --no-deps --torch-backend cpu "$torch" >/dev/null 2>&1; then
     echo --torch-backend=cpu
   fi
@@ -236,10 +239,23 @@ mend_torch() { # DIR LOCK: a CUDA build under a CPU lock works too, with the lib
   fi
 }
 
+install_flash_attention() { # BASE_PYTHON DIR: verl's FSDP engine packs sequences with flash-attn, which has no wheels
+  local version
+  version=$(cat "$root/ci/offline/flash_attn_standin/version.txt")
+  if [ "${PERF_FLASH_ATTN:-}" = build ]; then
+    run_phase "compiling flash-attn $version (an hour or so)" flash-attn \
+      install_into "$2" --no-build-isolation "flash-attn==$version" || exit 3
+    return
+  fi
+  say "flash-attn: a stand-in on PyTorch's own flash kernels; the fingerprint says so (the real one: PERF_FLASH_ATTN=build)"
+  run_phase "making the flash-attn stand-in" flash-attn \
+    bash "$root/ci/offline/flash_attn_standin/build.sh" "$1" "$2" || exit 3
+}
+
 ensure_verl_env() { # BASE_PYTHON DIR LOCK
   local dir=$root/$2 lock=$3 stamp size_gib=6 args
   stamp=$(stamp_of "$1" "$lock")
-  is_fresh "$dir" "$stamp" && return
+  has_stamp "$dir" "$stamp" && return
   if [ "$lock" = ci/locks/gpu.txt ]; then size_gib=20; fi
   check_disk "$size_gib"
   rm -rf "$dir"
@@ -249,7 +265,7 @@ ensure_verl_env() { # BASE_PYTHON DIR LOCK
   run_phase "installing verl $(pinned_version "$lock" verl) and what it runs on ($lock, $(wc -l <"$root/$lock") packages) into $2" \
     "$2" install_into "$dir" $args -r "$root/$lock" || exit 3
   mend_torch "$dir" "$lock" || exit 3
-  if [ "$lock" = ci/locks/gpu.txt ]; then install_flash_attention "$dir"; fi
+  if [ "$lock" = ci/locks/gpu.txt ]; then install_flash_attention "$1" "$dir"; fi
   "$dir/bin/python" "$root/ci/check_env.py" "$root/$lock" || exit 3
   # Without bytecode each of the run's processes compiles the same modules at its start, all at once.
   run_phase "compiling what a run imports" warm env -u PYTHONDONTWRITEBYTECODE VLLM_LOGGING_LEVEL=ERROR \

@@ -79,13 +79,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_cell(options: argparse.Namespace) -> int:
     """Measure the cell (and what its ratio needs), print the table, give the verdict as an exit code."""
-    settings = _read(options, frozenset())
-    setup = set_up(settings)
-    spec = _find_spec(setup, settings, options.cell)
+    setup, spec = _find_cell(options)
     if setup.subject_problem:
         raise setup.subject_problem
     session = PerfSession(setup.options, setup.engine, _say)
-    faults = session.check([spec], [spec])
+    faults = session.check([spec], [spec, *list_specs(setup.options, setup.devices)])
     for line in render_plan(make_plan(setup.options, setup.subject, [spec], faults)):
         _say(line)
     session.prepare()
@@ -96,11 +94,15 @@ def run_cell(options: argparse.Namespace) -> int:
     return _conclude(session.rows())
 
 
-def _find_spec(setup: Setup, settings: Settings, name: str) -> CellSpec:
-    spec = specify(setup.options, name)
-    if spec.device not in setup.devices and spec.device == "gpu":
-        raise UsageError(f"{name} needs a GPU. {setup.gpu_problem or ''}".rstrip())
-    return spec
+def _find_cell(options: argparse.Namespace) -> tuple[Setup, CellSpec]:
+    setup = set_up(_read(options))
+    spec = specify(setup.options, options.cell)
+    if spec.device in setup.devices:
+        return setup, spec
+    if spec.device == "gpu":
+        raise UsageError(f"{spec.name} needs a GPU. {setup.gpu_problem}")
+    setup = set_up(_read(options, frozenset({"cpu"})))  # a CPU cell on a GPU machine
+    return setup, specify(setup.options, options.cell)
 
 
 def judge_runs(options: argparse.Namespace) -> int:
@@ -123,7 +125,7 @@ def judge_runs(options: argparse.Namespace) -> int:
 
 def list_cells(options: argparse.Namespace) -> int:
     """Print the name of each cell that fits this machine."""
-    setup = set_up(_read(options, frozenset()))
+    setup = set_up(_read(options))
     for spec in list_specs(setup.options, setup.devices):
         _say(spec.name)
     return EXIT_OK
@@ -131,14 +133,14 @@ def list_cells(options: argparse.Namespace) -> int:
 
 def check_machine(options: argparse.Namespace) -> int:
     """Print what can be measured here; a machine that can measure nothing is no success."""
-    setup = set_up(_read(options, frozenset()))
+    setup = set_up(_read(options))
     lines, can_measure = describe_machine(setup)
     for line in lines:
         _say(line)
     return EXIT_OK if can_measure else EXIT_NO_VERDICT
 
 
-def _read(options: argparse.Namespace, asked: frozenset[Device]) -> Settings:
+def _read(options: argparse.Namespace, asked: frozenset[Device] = frozenset()) -> Settings:
     return make_settings(vars(options), os.environ, asked)
 
 

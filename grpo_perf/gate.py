@@ -90,7 +90,7 @@ class PerfGate:
         if claim.verdict is Verdict.REGRESSED:
             lines += [f"where: {blame}" for blame in self.verdict.blame]
             lines += [f"changed: {change}" for change in self.verdict.subject_changes]
-        if claim.next_command:
+        if claim.next_command and claim.next_command not in claim.message:
             lines.append(f"next: {claim.next_command}")
         lines.append(f"run: {self.result.path}")
         return "\n".join(lines)

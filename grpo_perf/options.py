@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -27,7 +27,7 @@ class Option:
     help: str
     metavar: str | None = None
     choices: tuple[str, ...] | None = None
-    type: type[int] | type[float] | None = None
+    convert: Callable[[str], Any] | None = None
     ini: IniType | None = None
     """The type of its ini key; None where it is meant for one call only."""
     repeat: bool = False
@@ -44,19 +44,19 @@ class Option:
         arguments: dict[str, Any] = {"dest": self.dest, "help": self.help, "default": None} | self.extra
         if self.repeat:
             arguments["action"] = "append"
-        for name in ("metavar", "choices", "type"):
-            if getattr(self, name) is not None:
-                arguments[name] = getattr(self, name)
-        return arguments
+        given = {"metavar": self.metavar, "choices": self.choices, "type": self.convert}
+        return arguments | {name: value for name, value in given.items() if value is not None}
 
 
 OPTIONS = (
-    Option(name="python", metavar="PATH", ini="string", help="measure the verl of this interpreter (default: this one)"),
+    Option(name="python", metavar="PATH", ini="string",
+           help="measure the verl of this interpreter (default: this one)"),
     Option(name="plan", in_cli=False, extra={"action": "store_true"},
            help="print what would be measured and for how long, then exit"),
     Option(name="baseline", choices=("check", "create"),
            help="check (default): compare with the stored baselines. create: write them, gate nothing; refused in CI"),
-    Option(name="create-runs", metavar="N", type=int, ini="string", help="runs that a new baseline is made from (default: 3)"),
+    Option(name="create-runs", metavar="N", convert=int, ini="string",
+           help="runs that a new baseline is made from (default: 3)"),
     Option(name="runs", metavar="DIR", ini="string", help="folder of the run folders (default: runs)"),
     Option(name="baselines", metavar="DIR", ini="string", help="folder of the baselines (default: baselines)"),
     Option(name="catalog", metavar="DIR", ini="string", help="folder with workloads/ and tiers/ (default: perf_tests)"),
@@ -67,11 +67,11 @@ OPTIONS = (
            help="rollout engine without a GPU: vllm, or hf (transformers) where vLLM cannot run (default: auto)"),
     Option(name="strict", ini="bool", in_cli=False, extra={"action": "store_true"},
            help="INCONCLUSIVE fails instead of being skipped"),
-    Option(name="budget-min", metavar="MIN", type=float, ini="string",
+    Option(name="budget-min", metavar="MIN", convert=float, ini="string",
            help="minutes that further runs of inconclusive cells may take (default: 10)"),
     Option(name="require-gpu", ini="bool", in_cli=False, extra={"action": "store_true"},
            help="no usable GPU is an error (default: when CI is set and -m gpu was asked for)"),
-    Option(name="steps", metavar="N", type=int, help="steady steps of each cell, instead of its workload's"),
+    Option(name="steps", metavar="N", convert=int, help="steady steps of each cell, instead of its workload's"),
     Option(name="model", metavar="PATH", help="train this local checkpoint instead of the workload's generated one"),
     Option(name="train-files", metavar="PATH", help="train on this parquet file instead of generated prompts"),
     Option(name="val-files", metavar="PATH", help="validate on this parquet file"),
@@ -103,7 +103,7 @@ def read_option(config: "pytest.Config", name: str) -> Any:
         return stored
     if option.metavar in ("DIR", "PATH"):
         return str(config.rootpath / stored)
-    return option.type(stored) if option.type else stored
+    return option.convert(stored) if option.convert else stored
 
 
 def read_settings(config: "pytest.Config") -> "Settings":
@@ -150,7 +150,7 @@ def make_settings(values: Mapping[str, Any], environ: Mapping[str, str], asked: 
         val_files=path("val_files"),
         num_steps=values.get("perf_steps"),
         overrides=tuple(given("override", ())),
-        stored=tuple(Path(text) for text in given("from", ())),
+        stored=tuple(_shorten(Path(text)) for text in given("from", ())),
         faults=environ.get("GRPO_PERF_FAULT", ""),
         in_ci=is_ci(environ),
         asked=asked,

@@ -181,7 +181,7 @@ def perf_claim(grpo_cell: "CellClaim") -> str | None:
 
 @pytest.fixture
 def perf_gate(request: pytest.FixtureRequest, grpo_cell: "CellClaim") -> "PerfGate":
-    """The cell's gate: `perf_gate.check("loop_time_s")` passes, skips or fails the test; the cell runs once a session."""
+    """The cell's gate: `perf_gate.check("loop_time_s")` passes, skips or fails. The cell runs once a session."""
     from grpo_perf.gate import GateRules, PerfGate
 
     suite = request.config.stash[SUITE_KEY]
@@ -205,7 +205,8 @@ def grpo_run(request: pytest.FixtureRequest, grpo_cell: "CellClaim") -> "RunReco
     try:
         return result.load_record()
     except PerfError:
-        pytest.fail(result.verdict.claims[0].message, pytrace=False)
+        problem = result.verdict.claims[0].message
+    pytest.fail(problem, pytrace=False)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -64,7 +64,7 @@ class Span:
     pid: int
     tid: int = 0
     lane: str = "other"
-    """`trainer`, `rank<k>`, `rollout`, `reward` or `other`; threads beside the trainer's main one are `trainer-side`."""
+    """`trainer`, `trainer-side` (its other threads), `rank<k>`, `rollout`, `reward` or `other`."""
     rank: int | None = None
 
     @property
@@ -178,7 +178,8 @@ def read_json(path: Path, type_: type[T]) -> T:
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError(
-            f"{path} cannot be read: {error}. It is truncated or was not written by grpo-perf; measure again: grpo-perf run CELL"
+            f"{path} cannot be read: {error}. It is truncated or was not written by grpo-perf; "
+            "measure again: grpo-perf run CELL"
         ) from error
 
 

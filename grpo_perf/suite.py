@@ -83,10 +83,10 @@ class Suite:
         try:
             return self.session.result(name)
         except UsageError as error:
-            self.usage_problem = str(error)
-            if not self.session.rows():
-                session.shouldstop = "grpo-perf: nothing can be measured as it was asked for"
-            pytest.fail(str(error), pytrace=False)
+            problem = self.usage_problem = str(error)
+        if all(row.measurement is None for row in self.session.rows()):
+            session.shouldstop = "grpo-perf: nothing can be measured as it was asked for"
+        pytest.fail(problem, pytrace=False)
 
     def note(self, claim: Claim) -> None:
         """Count what was judged."""

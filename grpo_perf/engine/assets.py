@@ -79,6 +79,7 @@ def describe_assets(workload: Workload, env: Mapping[str, str]) -> dict[str, Any
         "format": _FORMAT,
         "model": model,
         "tokenizer_path": tokenizer or None,
+        "tokenizer_digest": _digest_folder(Path(tokenizer)) if tokenizer else None,
         "data": {
             "train": workload.train_files is None,
             "val": workload.val_files is None,
@@ -108,6 +109,14 @@ def _find_own(workload: Workload) -> dict[str, Path]:
             )
         found[name] = path
     return found
+
+
+def _digest_folder(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.json")):  # what a tokenizer does is all in its JSON files
+        if file.name.startswith(("tokenizer", "vocab", "special_tokens_map", "added_tokens")):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _hash(spec: dict[str, Any]) -> str:
@@ -156,5 +165,5 @@ def _run_script(python: Path, scratch: Path, env: Mapping[str, str]) -> None:
     if done.returncode:
         raise EngineError(
             f"Building model and data failed under {python} (exit code {done.returncode}): {last}. "
-            f"See what {python} can run: grpo-perf doctor --perf-python {python}"
+            f"See what {python} can run: grpo-perf doctor --python {python}"
         )

@@ -39,6 +39,7 @@ def build_environment(
     run_id: str,
     run_dir: Path,
     scratch: Path,
+    cache_dir: Path,
     faults: list[str],
     versions: Mapping[str, str | None],
 ) -> dict[str, str]:
@@ -53,6 +54,7 @@ def build_environment(
         paths.append(str(alias))
     paths += [base["PYTHONPATH"]] if base.get("PYTHONPATH") else []
     defaults = _QUIET | (_CPU if device == "cpu" else _gpu_defaults(versions))
+    defaults |= _compile_caches(cache_dir)
     environment = defaults | {key: value for key, value in base.items() if key not in _DROPPED}
     environment |= {
         "PATH": f"{python.parent}{os.pathsep}{base.get('PATH', os.defpath)}",
@@ -65,6 +67,16 @@ def build_environment(
         "TMPDIR": str(scratch),
     }
     return environment
+
+
+def _compile_caches(cache_dir: Path) -> dict[str, str]:
+    # Two of these default to TMPDIR, which ends with the run: a second cell would compile everything again.
+    compiled = cache_dir.resolve() / "compiled"
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
+        "TRITON_CACHE_DIR": str(compiled / "triton"),
+        "VLLM_CACHE_ROOT": str(compiled / "vllm"),
+    }
 
 
 def _gpu_defaults(versions: Mapping[str, str | None]) -> dict[str, str]:
@@ -90,6 +102,6 @@ def write_vllm_alias(folder: Path, versions: Mapping[str, str | None]) -> Path |
 def describe_changes(environment: Mapping[str, str], base: Mapping[str, str]) -> dict[str, Scalar]:
     """What the run's environment sets beyond the caller's, for the fingerprint; run-specific paths are left out."""
     per_run = {"GRPO_PERF_RUN_ID", "GRPO_PERF_PARTS", "VERL_FILE_LOGGER_PATH", "TMPDIR", "PATH", "PYTHONPATH"}
-    per_run |= {"GRPO_PERF_RUN_FAULTS"}
+    per_run |= {"GRPO_PERF_RUN_FAULTS", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT"}
     changed = {key: value for key, value in environment.items() if base.get(key) != value}
     return {f"env:{key}": value for key, value in sorted(changed.items()) if key not in per_run}

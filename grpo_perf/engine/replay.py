@@ -48,19 +48,18 @@ class ReplayEngine:
         """
         name = request.cell.name
         stored, meta = self._next(name)
-        run_id = f"{meta.run_id}-replay-{secrets.token_hex(2)}"
+        run_id = f"{stored.absolute().name}-replay-{secrets.token_hex(2)}"
         target = request.runs_dir / run_id
         progress(f"replay of {stored}")
         try:
             request.runs_dir.mkdir(parents=True, exist_ok=True)
             # Names that no room knows are left out: a foreign folder cannot fill the disk or place links.
-            shutil.copytree(stored, target, symlinks=True, ignore=_unknown)
+            shutil.copytree(stored, target, ignore=_unknown)
         except (OSError, shutil.Error) as error:
             raise EngineError(
                 f"Cannot copy {stored} to {target}: {error}. Choose another place: --perf-runs DIR"
             ) from error
-        faults = list(dict.fromkeys([*meta.faults, *request.faults]))
-        save_meta(target, replace(meta, run_id=run_id, engine="replay", faults=faults, context=JudgeContext()))
+        save_meta(target, _as_measured_now(meta, run_id, request))
         return target
 
     def _next(self, name: str) -> tuple[Path, RunMeta]:
@@ -89,6 +88,19 @@ def find_runs(source: Path) -> list[tuple[Path, RunMeta]]:
     return sorted(found, key=lambda run: (run[1].created_unix_s, run[0].name))
 
 
+def _as_measured_now(meta: RunMeta, run_id: str, request: RunRequest) -> RunMeta:
+    """The stored run under the tier, targets and faults of the request, not yet judged."""
+    return replace(
+        meta,
+        run_id=run_id,
+        engine="replay",
+        tier=request.cell.tier,
+        targets=request.cell.targets,
+        faults=list(dict.fromkeys([*meta.faults, *request.faults])),
+        context=JudgeContext(),
+    )
+
+
 def _cell_name(meta: RunMeta) -> str:
     return f"{meta.workload.name}/{meta.tier.name}"
 
@@ -97,6 +109,6 @@ _KNOWN = ("run.json", "steps.jsonl", "spans.jsonl", "samples.arrow", "samples.pa
 
 
 def _unknown(folder: str, names: list[str]) -> set[str]:
-    if Path(folder).name == "parts":
-        return {name for name in names if not name.endswith(".jsonl")}
-    return {name for name in names if name not in _KNOWN}
+    here = Path(folder)
+    kept = [name for name in names if name in _KNOWN or (here.name == "parts" and name.endswith(".jsonl"))]
+    return set(names) - {name for name in kept if not (here / name).is_symlink()}

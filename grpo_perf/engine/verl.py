@@ -17,17 +17,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpo_perf.catalog import Paths, compose, hash_workload
+from grpo_perf.engine import schema
 from grpo_perf.engine.assets import build_assets
 from grpo_perf.engine.base import RunRequest
-from grpo_perf.telemetry import start_sampler
-
-from grpo_perf.engine import schema
 from grpo_perf.engine.environment import INSIDE, build_environment, describe_changes
 from grpo_perf.engine.fingerprint import build_fingerprint
 from grpo_perf.engine.stacks import dump_stacks
 from grpo_perf.engine.watch import Limits, Outcome, watch
 from grpo_perf.errors import EngineError
 from grpo_perf.record import RunMeta, close_run, read_lines, save_meta
+from grpo_perf.telemetry import start_sampler
 from grpo_perf.types import Scalar
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -90,6 +89,7 @@ def prepare(request: RunRequest, progress: Progress) -> _Launch:
         run_id=run_id,
         run_dir=run_dir,
         scratch=scratch,
+        cache_dir=request.cache_dir,
         faults=request.faults,
         versions=versions,
     )

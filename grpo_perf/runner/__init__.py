@@ -1,10 +1,12 @@
 """A cell in, a verdict out: engine, record, measurement, baseline and judgement, in that order."""
 
-from grpo_perf.runner.cells import CellSpec, find_stored, list_specs, order_specs
+from grpo_perf.runner.cells import CellSpec, find_stored, list_specs, order_specs, specify
+from grpo_perf.runner.doctor import describe_machine
 from grpo_perf.runner.judging import judge_folder, measure_folder
 from grpo_perf.runner.options import RunnerOptions
 from grpo_perf.runner.plan import Plan, make_plan, render_plan
-from grpo_perf.runner.session import CellResult, PerfSession
+from grpo_perf.runner.results import CellResult
+from grpo_perf.runner.session import PerfSession
 from grpo_perf.runner.settings import Settings, Setup, set_up
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "RunnerOptions",
     "Settings",
     "Setup",
+    "describe_machine",
     "find_stored",
     "judge_folder",
     "list_specs",
@@ -23,4 +26,5 @@ __all__ = [
     "order_specs",
     "render_plan",
     "set_up",
+    "specify",
 ]

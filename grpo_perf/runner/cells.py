@@ -54,8 +54,13 @@ def find_reference(cell: Cell) -> str | None:
     return cell.base_name if cell.workload.device == "cpu" else None
 
 
-def describe(cell: Cell) -> CellSpec:
-    """The cell as the tests see it."""
+def specify(options: RunnerOptions, name: str) -> CellSpec:
+    """A cell by name, as the tests see it.
+
+    Raises:
+        UsageError: unknown workload or tier.
+    """
+    cell = resolve(options, name)
     return _describe(cell.name, cell.workload.device, cell.tier, cell.targets, find_reference(cell))
 
 
@@ -68,7 +73,7 @@ def list_specs(options: RunnerOptions, devices: Iterable[Device]) -> list[CellSp
     specs = []
     for device in devices:
         names = list_cells(options.catalog, device, options.hardware_for(device).num_devices)
-        specs += order_specs([describe(resolve(options, name)) for name in names])
+        specs += order_specs([specify(options, name) for name in names])
     return specs
 
 
@@ -98,8 +103,9 @@ def order_specs(specs: Sequence[CellSpec]) -> list[CellSpec]:
 
 
 def _place(spec: CellSpec, by_name: Mapping[str, CellSpec], ordered: dict[str, CellSpec]) -> None:
-    if spec.base in by_name and spec.base not in ordered:
-        _place(by_name[spec.base], by_name, ordered)
+    base = by_name.get(spec.base or "")
+    if base is not None and base.name not in ordered:
+        _place(base, by_name, ordered)
     ordered.setdefault(spec.name, spec)
 
 

@@ -16,8 +16,8 @@ from grpo_perf.types import Device
 from grpo_perf.units import NA
 
 DEFAULT_RUN_S: dict[Device, float] = {"cpu": 100.0, "gpu": 480.0}
-"""Seconds of one run where none of its cell is in runs/: FINDINGS sections 2 and 3 (90 s on CPU; 200 to 280 s of start-up
-and some steps of 18 s to 140 s on one H200)."""
+"""Seconds of one run where none of its cell is in runs/: FINDINGS sections 2 and 3 (90 s on CPU; on one H200
+200 to 280 s of start-up and some steps of 18 s to 140 s)."""
 
 Role = Literal["measured", "reference", "replayed"]
 
@@ -103,7 +103,7 @@ def render_plan(plan: Plan) -> list[str]:
     return [
         f"verl under test: {plan.subject.title}",
         *[f"note: {remark}" for remark in plan.remarks],
-        f"plan: {len(plan.cells)} cells on {plan.hardware}, {num_runs} runs, about {plan.expected_min:.0f} min",
+        f"plan: {_count(len(plan.cells), 'cell')} on {plan.hardware}, {_count(num_runs, 'run')}, about {plan.expected_min:.0f} min",
         *[f"  {line}" for line in table.splitlines()],
     ]
 
@@ -127,6 +127,10 @@ def _plan_cell(
         source="its last run" if name in seen else f"default of {device}",
         faults=faults.get(name, []),
     )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _describe_role(cell: PlannedCell) -> str:

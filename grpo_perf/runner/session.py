@@ -14,7 +14,7 @@ from grpo_perf.engine import Engine, Progress, RunRequest
 from grpo_perf.errors import PerfError, UsageError
 from grpo_perf.record import RunMeta
 from grpo_perf.report import CellRow
-from grpo_perf.runner.cells import CellSpec, describe, find_reference, resolve
+from grpo_perf.runner.cells import CellSpec, find_reference, resolve, specify
 from grpo_perf.runner.create import create_baseline
 from grpo_perf.runner.faults import check_fault_cells, parse_faults, select_faults
 from grpo_perf.runner.judging import conclude, judge_measurement, measure_folder, refuse, wall_s
@@ -98,42 +98,48 @@ class PerfSession:
         cell = resolve(self.options, name)
         try:
             return self._obtain(cell)
-        except UsageError:
+        except UsageError as error:
+            self._results[name] = self._refuse(cell, str(error))  # not asked of the engine again
             raise
         except (PerfError, OSError) as error:  # nothing started, or the disk is full: the other cells go on
             return self._refuse(cell, str(error))
 
     def _obtain(self, cell: Cell) -> CellResult:
-        references = self._measure_reference(cell)
+        base = find_reference(cell)
+        if base is not None:
+            self._measure(resolve(self.options, base))
         self._measure(cell)
-        result = self._judge(cell, references)
+        result = self._judge(cell)
         if self.options.baseline_mode == "create":
-            self._create(cell, references)
-        elif result.verdict.verdict is Verdict.INCONCLUSIVE and self._affords(cell.name):
-            result = self._judge_again(cell, references, result)
+            self._create(cell)
+            return self._judge(cell)  # by what was just written, as any later look at this run will
+        if result.verdict.verdict is Verdict.INCONCLUSIVE and self._affords(cell.name):
+            return self._judge_again(cell, result)
         return result
 
-    def _judge_again(self, cell: Cell, references: list[Measurement], before: CellResult) -> CellResult:
+    def _judge_again(self, cell: Cell, before: CellResult) -> CellResult:
         self._say(f"{cell.name}: INCONCLUSIVE, one more run")
         start_s = time.monotonic()
-        run = self._run(cell)
-        self._spent_s += time.monotonic() - start_s
+        try:
+            run = self._run(cell)
+        except PerfError as error:
+            self._note(f"{cell.name}: a further run could not be made: {error}")
+            return before
+        finally:
+            self._spent_s += time.monotonic() - start_s
         if not run.is_valid:
             self._note(f"{cell.name}: the further run {run.path} is INVALID; the verdict is that of the first alone")
             return before
-        return self._judge(cell, references)
+        return self._judge(cell)
 
     def _affords(self, name: str) -> bool:
         last_s = wall_s(self._runs[name][-1].meta) or 0.0
         return self._spent_s + last_s <= self.options.budget_min * 60
 
-    def _measure_reference(self, cell: Cell) -> list[Measurement]:
-        """Valid measurements of the base cell, run now unless this session has them."""
-        name = find_reference(cell)
-        if name is None:
-            return []
-        self._measure(resolve(self.options, name))
-        return [run.measurement for run in self._runs[name] if run.is_valid]
+    def _find_references(self, cell: Cell) -> list[Measurement]:
+        """Valid measurements of the cell that this one's ratios are taken to."""
+        runs = self._runs.get(find_reference(cell) or "", [])
+        return [run.measurement for run in runs if run.is_valid]
 
     def _measure(self, cell: Cell) -> None:
         """Run the cell until it has the valid runs that are wanted, or was invalid twice."""
@@ -150,7 +156,7 @@ class PerfSession:
         options = self.options
         request = RunRequest(
             cell=cell,
-            runs_dir=options.runs_dir,
+            runs_dir=options.runs_dir.absolute(),  # measured processes work in another folder
             hardware=options.hardware_for(cell.workload.device),
             python=options.python,
             rollout_engine=options.rollout_engine,
@@ -163,7 +169,7 @@ class PerfSession:
         except KeyboardInterrupt:
             self._keep_interrupted(cell, before)
             raise
-        return self._add(cell.name, path)
+        return self._add(cell.name, options.runs_dir / path.name)
 
     def _add(self, name: str, path: Path) -> Run:
         record, measurement = measure_folder(path)
@@ -176,11 +182,11 @@ class PerfSession:
         for path in sorted(_list_folders(self.options.runs_dir) - before):
             try:
                 self._add(cell.name, path)
-                self._results[cell.name] = self._judge(cell, [])
+                self._results[cell.name] = self._judge(cell)
             except (PerfError, OSError) as error:
                 self._note(f"{cell.name}: {path} was interrupted and cannot be read: {error}")
 
-    def _judge(self, cell: Cell, references: list[Measurement]) -> CellResult:
+    def _judge(self, cell: Cell) -> CellResult:
         """Judge the last valid run, with the cell's other valid runs pooled; without one, the last run."""
         runs = self._runs[cell.name]
         chosen = choose_run(runs)
@@ -188,7 +194,7 @@ class PerfSession:
         context = JudgeContext(
             baseline=self._load_baseline(cell),
             baseline_path=str(baseline_path(self.options.baselines_dir, hardware, cell.workload.name, cell.tier.name)),
-            references=references,
+            references=self._find_references(cell),
             siblings=[run.measurement for run in runs if run.is_valid and run is not chosen],
         )
         return make_result(chosen, conclude(chosen.path, context))
@@ -198,21 +204,24 @@ class PerfSession:
         record, measurement = measure_folder(path)
         meta = record.meta
         context = meta.context
-        if context.baseline is None:
-            root = self.options.baselines_dir
-            baseline = load_baseline(root, meta.hardware.key, meta.workload.name, meta.tier.name)
-            context = replace(context, baseline=baseline)
         if self.options.baseline_mode == "create":
             self._save_baseline(meta, [measurement, *context.siblings], context.references)
+        if context.baseline is None:
+            names = (meta.hardware.key, meta.workload.name, meta.tier.name)
+            context = replace(
+                context,
+                baseline=load_baseline(self.options.baselines_dir, *names),
+                baseline_path=str(baseline_path(self.options.baselines_dir, *names)),
+            )
         verdict = judge_measurement(meta, measurement, context)
         return make_result(Run(path=path, meta=meta, measurement=measurement), verdict, is_stored=True)
 
     def _refuse(self, cell: Cell, message: str) -> CellResult:
-        self._note(f"{cell.name}: {message}")
+        self._say(f"{cell.name}: {message}")
         verdict = refuse(
             cell=cell.name,
             hardware=self.options.hardware_for(cell.workload.device).key,
-            claims=describe(cell).claims,
+            claims=specify(self.options, cell.name).claims,
             message=message,
         )
         return CellResult(
@@ -223,10 +232,10 @@ class PerfSession:
         hardware = self.options.hardware_for(cell.workload.device).key
         return load_baseline(self.options.baselines_dir, hardware, cell.workload.name, cell.tier.name)
 
-    def _create(self, cell: Cell, references: list[Measurement]) -> None:
+    def _create(self, cell: Cell) -> None:
         runs = [run for run in self._runs[cell.name] if run.is_valid]
         if runs:
-            self._save_baseline(runs[-1].meta, [run.measurement for run in runs], references)
+            self._save_baseline(runs[-1].meta, [run.measurement for run in runs], self._find_references(cell))
         else:
             self._note(f"{cell.name}: no baseline written, every run is INVALID")
 

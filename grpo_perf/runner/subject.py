@@ -81,11 +81,12 @@ def check_verl(python: Path, versions: Versions) -> None:
     version = versions.get("verl")
     if not version:
         raise UsageError(
-            f"{python} has no verl. Name the interpreter to measure: --perf-python PATH; or install ours: bash ci/perf.sh"
+            f"{python} has no verl. Name the interpreter to measure: --perf-python PATH; "
+            "or install ours: bash ci/perf.sh"
         )
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST_VERL:
         raise UsageError(
-            f"verl {version} of {python} is older than {'.'.join(map(str, OLDEST_VERL))}, the oldest whose trainer can be "
-            f"driven here. Name another interpreter: --perf-python PATH; or upgrade: pip install verl=={TESTED_VERLS[-1]}"
+            f"verl {version} of {python} is older than {'.'.join(map(str, OLDEST_VERL))}, the oldest that can be "
+            f"driven here. Name another: --perf-python PATH; or upgrade: pip install verl=={TESTED_VERLS[-1]}"
         )

@@ -23,6 +23,8 @@ MIN_COVERAGE_FRACTION = 0.98
 MAX_THROTTLED_FRACTION = 0.01
 MAX_TIMING_ERROR_FRACTION = 0.01
 MAX_UNACCOUNTED_FRACTION = 0.10
+MAX_PERIODS_PER_ROW = 10
+"""A sampler that comes this late was starved; shorter delays are ordinary scheduling."""
 
 THROTTLE_REASONS = {
     0x08: "HW slowdown",
@@ -59,6 +61,7 @@ def find_warnings(record: RunRecord, window: Window, rows: Rows, crossings: Sequ
     return [
         *_warn_record(record),
         *_warn_steps(record, window),
+        *_warn_stalls(record, rows),
         *(_describe_crossing(crossing) for crossing in crossings if crossing.lane != TRAINER),
         *(_warn_gpus(window, rows) if record.meta.hardware.device == "gpu" and window.num_loops else ()),
     ]
@@ -178,6 +181,19 @@ def _warn_gpus(window: Window, rows: Rows) -> Iterator[str]:
             yield f"whether {_name(device)} was throttled is not known: no throttle_reasons in the samples"
         elif capped:
             yield f"{_name(device)} was power-capped in {format_percent(capped)} of the steady window"
+
+
+def _warn_stalls(record: RunRecord, rows: Rows) -> Iterator[str]:
+    """A long row is still a true mean, but nobody knows which phase within it was the idle one."""
+    period_s = record.meta.telemetry.get("period_s")
+    if not len(rows.starts_ns) or not isinstance(period_s, int | float):
+        return
+    longest_s = float((rows.ends_ns - rows.starts_ns).max()) / NS_PER_S
+    if longest_s > MAX_PERIODS_PER_ROW * period_s:
+        yield (
+            f"the sampler stalled: one row spans {format_number(longest_s, 's')} "
+            f"(period {format_number(period_s, 's')}), idle by phase is blurred there"
+        )
 
 
 def _measure_share(sampled: Sampled, window: Window) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from grpo_perf.metrics import get_metric
 from grpo_perf.types import Baseline, BaselineMetric, Claim, JudgeContext, Measurement, Tier, Verdict
 from grpo_perf.units import format_number, format_percent
-from grpo_perf.verdict.commands import baseline_command, budget_command, diagnose_command
+from grpo_perf.verdict.commands import baseline_command, budget_command, judge_command
 from grpo_perf.verdict.explain import explain, name_culprits
 from grpo_perf.verdict.identity import compare_identity
 from grpo_perf.verdict.limits import decide, find_limit, find_tolerance
@@ -78,7 +78,7 @@ def judge_relative(metric: str, runs: Sequence[Measurement], tier: Tier, context
     case = _Case(
         metric=metric, candidates=list(runs), references=references, baseline=baseline, stored=stored, tier=tier
     )
-    return _find_gap(case, context) or _compare(case)
+    return _find_obstacle(case, context) or _compare(case)
 
 
 def _compare(case: _Case) -> Claim:
@@ -131,7 +131,7 @@ def _compare_with_zero(case: _Case) -> Claim:
     return Claim(metric=case.metric, verdict=verdict, message=text, value=value, reference=0.0)
 
 
-def _find_gap(case: _Case, context: JudgeContext) -> Claim | None:
+def _find_obstacle(case: _Case, context: JudgeContext) -> Claim | None:
     """Why the comparison cannot be made although there is a baseline; None where it can."""
     if case.is_ratio and not case.collect(case.references):
         reasons = [reason for run in context.references for reason in run.invalid_reasons]
@@ -181,9 +181,9 @@ def _find_next_command(case: _Case, verdict: Verdict) -> str | None:
     current = case.candidates[-1]
     match verdict:
         case Verdict.REGRESSED:
-            return diagnose_command(current)
+            return judge_command(current)
         case Verdict.IMPROVED:
-            return baseline_command(current, "refresh")
+            return baseline_command(current)
         case Verdict.INCONCLUSIVE:
             return budget_command(current)
         case _:
@@ -196,7 +196,7 @@ def _describe(current: Measurement, context: JudgeContext) -> str:
 
 
 def _report_missing(metric: str, current: Measurement, what: str) -> Claim:
-    command = baseline_command(current, "create")
+    command = baseline_command(current)
     message = f"{what}. Create it: {command}"
     return Claim(
         metric=metric,
@@ -209,7 +209,7 @@ def _report_missing(metric: str, current: Measurement, what: str) -> Claim:
 
 def _report_mismatch(metric: str, current: Measurement, differences: Sequence[str]) -> Claim:
     message = f"not comparable with the baseline: {', '.join(differences)}"
-    command = baseline_command(current, "create")
+    command = baseline_command(current)
     return Claim(
         metric=metric,
         verdict=Verdict.ENV_MISMATCH,

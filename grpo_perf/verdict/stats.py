@@ -93,17 +93,14 @@ def find_outliers(loops: Sequence[float]) -> list[int]:
 
 
 def clip_outliers(loops: Sequence[float]) -> list[float]:
-    """The loops with outliers moved to 5 robust deviations from the median, on their side of it.
+    """The loops with each outlier moved to the nearest ordinary loop (winsorised).
 
     The median of a run does not change by this. Without it one stalled loop in five would stretch the interval of the
     median to the stall, and every verdict to INCONCLUSIVE; the gate prints each such loop as a warning.
     """
     outliers = set(find_outliers(loops))
-    centre, reach = statistics.median(loops), _OUTLIER_SPREADS * robust_spread(loops)
-    return [
-        value if index not in outliers else centre + (reach if value > centre else -reach)
-        for index, value in enumerate(loops)
-    ]
+    ordinary = [value for index, value in enumerate(loops) if index not in outliers]
+    return [min(max(value, min(ordinary)), max(ordinary)) for value in loops]
 
 
 def draw_values(runs: Runs, aggregation: Aggregation, rng: np.random.Generator) -> Draws:

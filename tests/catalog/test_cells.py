@@ -20,9 +20,9 @@ def catalog(tmp_path: Path) -> Catalog:
     return load_catalog(write_catalog(tmp_path, workload_big=gpu, workload_pair=pair))
 
 
-def refusal(catalog: Catalog, name: str, **changes: object) -> str:
+def refusal(catalog: Catalog, cell: str, **changes: object) -> str:
     with pytest.raises(UsageError) as caught:
-        resolve_cell(catalog, name, "cpu", workload_changes=changes)
+        resolve_cell(catalog, cell, "cpu", workload_changes=changes)
     return str(caught.value)
 
 
@@ -79,7 +79,7 @@ def test_order_of_overrides_is_tier_workload_caller(tmp_path: Path) -> None:
 
 
 def test_extra_overrides_are_checked(catalog: Catalog) -> None:
-    with pytest.raises(UsageError, match="the extra overrides: override 'actor_rollout_ref.rollout.n' belongs to"):
+    with pytest.raises(UsageError, match=r"the extra overrides: override 'actor_rollout_ref.rollout.n' belongs to"):
         resolve_cell(catalog, "tiny/fast", "cpu", extra_overrides={"actor_rollout_ref.rollout.n": 16})
     with pytest.raises(UsageError, match="Hydra would interpolate"):
         resolve_cell(catalog, "tiny/fast", "cpu", extra_overrides={"a.b": "${oc.env:HOME}"})
@@ -147,5 +147,11 @@ def test_hash_covers_the_work_and_nothing_else(catalog: Catalog) -> None:
     assert int(original, 16) >= 0
     assert changed(description="x", num_steady_steps=3, num_warmup_steps=2, tiers=["base"]) == original
     assert changed(start_up_timeout_s=1.0, step_timeout_s=2.0) == original
-    different = [{"rollout_n": 8}, {"model.seed": 1}, {"max_terms": 9}, {"ignore_eos": False}, {"overrides": {"a.b": 1}}]
+    different = [
+        {"rollout_n": 8},
+        {"model.seed": 1},
+        {"max_terms": 9},
+        {"ignore_eos": False},
+        {"overrides": {"a.b": 1}},
+    ]
     assert original not in [changed(**change) for change in different]

@@ -79,7 +79,9 @@ def test_transformers_rollout(catalog: Catalog) -> None:
 
 
 def test_the_cell_wins_over_the_platform(catalog: Catalog) -> None:
-    found = arguments(catalog, "tiny/fast", {"actor_rollout_ref.actor.optim.lr": 0.5, "ray_kwargs.ray_init.num_gpus": 2})
+    found = arguments(
+        catalog, "tiny/fast", {"actor_rollout_ref.actor.optim.lr": 0.5, "ray_kwargs.ray_init.num_gpus": 2}
+    )
     assert found["actor_rollout_ref.actor.optim.lr"] == "0.5"
     assert found["++ray_kwargs.ray_init.num_gpus"] == "2"  # the platform adds it with `+`
 
@@ -97,7 +99,7 @@ def test_a_path_that_hydra_would_interpolate(catalog: Catalog) -> None:
     paths = Paths(
         model=Path("/a/${b}"), train=PATHS.train, val=PATHS.val, inside=PATHS.inside, checkpoints=PATHS.checkpoints
     )
-    with pytest.raises(UsageError, match="actor_rollout_ref.model.path"):
+    with pytest.raises(UsageError, match=r"actor_rollout_ref\.model\.path"):
         compose(resolve_cell(catalog, "tiny/fast", "cpu"), paths)
 
 

@@ -38,7 +38,11 @@ def test_unknown_field_names_the_nearest_and_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "expected"),
     [
-        ("workload_tiny", WORKLOAD + "hiden_size = 3\n", "unknown field 'model.hiden_size'. Did you mean 'hidden_size'?"),
+        (
+            "workload_tiny",
+            WORKLOAD + "hiden_size = 3\n",
+            "unknown field 'model.hiden_size'. Did you mean 'hidden_size'?",
+        ),
         ("tier_base", "builds-on = 'x'\n" + BASE, "unknown field 'builds-on'. Did you mean 'builds_on'?"),
         ("tier_base", BASE + "\n[cpu.override]\na = 1\n", "unknown field 'cpu.override'. Did you mean 'overrides'?"),
         (

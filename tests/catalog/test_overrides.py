@@ -82,7 +82,9 @@ def test_placeholders() -> None:
         "c": {"k": "/opt/in side"},
         "d": 1,
     }
-    with pytest.raises(UsageError, match=r"x: override 'a' holds the unknown placeholder \{home\}. There is: \{inside\}"):
+    with pytest.raises(
+        UsageError, match=r"x: override 'a' holds the unknown placeholder \{home\}. There is: \{inside\}"
+    ):
         expand_overrides({"a": "{home}/x"}, values, "x")
 
 

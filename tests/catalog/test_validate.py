@@ -64,7 +64,9 @@ def test_tier_values(tmp_path: Path, text: str, expected: str) -> None:
 
 
 def test_not_translated_names_a_key_of_the_tier(tmp_path: Path) -> None:
-    text = BASE.replace('"actor_rollout_ref.rollout.max_num_seqs" = "all', '"actor_rollout_ref.rollout.max_num_seq" = "all')
+    text = BASE.replace(
+        '"actor_rollout_ref.rollout.max_num_seqs" = "all', '"actor_rollout_ref.rollout.max_num_seq" = "all'
+    )
     shown = message_of(write_catalog(tmp_path, tier_base=text))
     assert "cpu.not_translated names 'actor_rollout_ref.rollout.max_num_seq', which the tier does not set" in shown
     assert "Did you mean 'actor_rollout_ref.rollout.max_num_seqs'?" in shown

@@ -175,6 +175,13 @@ def test_warnings_of_the_record() -> None:
     ]
 
 
+def test_a_stalled_sampler_blurs_phases() -> None:
+    assert warnings(make_record(period_s=0.5)) == []
+    assert warnings(make_record(period_s=0.5, telemetry={"period_s": 0.04})) == [
+        "the sampler stalled: one row spans 0.5 s (period 0.04 s), idle by phase is blurred there"
+    ]
+
+
 def test_validation_inside_the_window_is_said() -> None:
     record = make_record(loops=2, phases={**PHASES_S, "validate": [0, 0, 1.5, 0]})
     assert warnings(record) == ["steady loops hold validate (1.5 s in all), which count as loop time"]

@@ -18,6 +18,7 @@ NEEDS_PERSON = 3
 NUM_VAL_ROWS = 64
 BYTE_BPE_VOCAB = 512
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+TOKENIZER_FILES = ("tokenizer", "special_tokens_map", "added_tokens", "vocab", "merges", "chat_template")
 # Split pattern of Qwen's tokenizer (Qwen2 tokenizer.json, pre_tokenizer).
 QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -163,7 +164,7 @@ def write_tokenizer(spec, rows, out):
         train_byte_bpe(rows, out)
     elif folder:
         for name in sorted(os.listdir(folder)):
-            if os.path.isfile(os.path.join(folder, name)) and not name.endswith((".safetensors", ".bin")):
+            if name.startswith(TOKENIZER_FILES):  # and nothing of a checkpoint that may lie beside them
                 shutil.copy(os.path.join(folder, name), out)
     else:
         convert_qwen(find_qwen_ranks(), out)

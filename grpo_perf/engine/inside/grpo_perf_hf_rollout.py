@@ -10,7 +10,6 @@ import os
 
 import ray
 import torch
-
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import HFModelConfig
 from verl.workers.rollout import base as rollout_base

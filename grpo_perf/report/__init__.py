@@ -1,0 +1,6 @@
+"""What a person sees: the summary table of a session, and the runs as pytest-benchmark knows them."""
+
+from grpo_perf.report.benchmark import play_into_benchmark
+from grpo_perf.report.table import CellRow, render_summary
+
+__all__ = ["CellRow", "play_into_benchmark", "render_summary"]
