@@ -12,6 +12,7 @@
 # shellcheck disable=SC2154
 logs=$root/.cache/ci
 uv=
+pip=()
 
 say() { printf 'ci: %s\n' "$*"; }
 
@@ -162,14 +163,16 @@ lock_installs() { # one installation at a time in this checkout
 
 unlock_installs() { exec {install_lock}>&-; }
 
-ensure_uv() { # BASE_PYTHON: sets `uv`, to nothing where it cannot be had (then pip installs, slower)
-  local dir=$root/.venv-uv pip=("$1" -m pip) stamp
+ensure_uv() { # BASE_PYTHON: sets `pip`, and `uv` where it can be had (pip is slower)
+  local dir=$root/.venv-uv stamp
+  pip=("$1" -m pip)
   stamp=$(stamp_of "$1" ci/locks/uv.txt)
   if ! "${pip[@]}" --version >/dev/null 2>&1; then
     [ -x "$dir/bin/python" ] || run_phase "making an environment with pip (.venv-uv)" venv-uv "$1" -m venv "$dir" || exit 3
     pip=("$dir/bin/python" -m pip)
   fi
   if ! has_stamp "$dir" "$stamp"; then
+    mkdir -p "$dir"
     if run_phase "installing the installer ($(cat "$root/ci/locks/uv.txt"))" uv \
       "${pip[@]}" install --upgrade --no-deps --target "$dir/uv" -r "$root/ci/locks/uv.txt"; then
       echo "$stamp" >"$dir/.grpo-perf-stamp"
@@ -186,18 +189,20 @@ make_venv() { # BASE_PYTHON DIR
   if [ -n "$uv" ]; then
     "$uv" venv --quiet --python "$1" "$2"
   else
-    "$1" -m venv "$2"
+    "$1" -m venv --without-pip "$2"
   fi
 }
 
-install_into() { # DIR ARGUMENT...: exact versions are given, so nothing is resolved
-  local dir=$1
-  shift
+# Exact versions are given, so nothing is resolved. Where uv fails, pip tries: it reads all of its own settings.
+install_phase() { # TITLE DIR UV_OPTIONS ARGUMENT...
+  local title=$1 dir=$2 options=$3 log=${2##*/}
+  shift 3
   if [ -n "$uv" ]; then
-    "$uv" pip install --python "$dir/bin/python" --no-deps "$@"
-  else
-    "$dir/bin/python" -m pip install --no-deps "$@"
+    # shellcheck disable=SC2086  # no option at all where there is none
+    run_phase "$title" "$log" "$uv" pip install --python "$dir/bin/python" --no-deps $options "$@" && return
+    say "uv failed; pip tries"
   fi
+  run_phase "$title, with pip" "$log-pip" "${pip[@]}" --python "$dir/bin/python" install --no-deps "$@" || exit 3
 }
 
 ensure_suite_env() { # BASE_PYTHON DIR LOCK...: grpo-perf, editable, and the locks
@@ -208,8 +213,8 @@ ensure_suite_env() { # BASE_PYTHON DIR LOCK...: grpo-perf, editable, and the loc
   rm -rf "$dir"
   for lock in "$@"; do args+=(-r "$root/$lock"); done
   make_venv "$base" "$dir" || exit 3
-  run_phase "installing grpo-perf's own dependencies ($*) into ${dir##*/}" "${dir##*/}" install_into "$dir" "${args[@]}" || exit 3
-  run_phase "installing grpo-perf into ${dir##*/}" "${dir##*/}-self" install_into "$dir" --no-build-isolation -e "$root" || exit 3
+  install_phase "installing grpo-perf's own dependencies ($*) into ${dir##*/}" "$dir" '' "${args[@]}"
+  install_phase "installing grpo-perf into ${dir##*/}" "$dir" '' --no-build-isolation -e "$root"
   echo "$stamp" >"$dir/.grpo-perf-stamp"
 }
 
@@ -235,7 +240,7 @@ mend_torch() { # DIR LOCK: a CUDA build under a CPU lock works too, with the lib
   if [ -n "$uv" ]; then
     run_phase "installing what torch $version needs" torch-cuda "$uv" pip install --python "$1/bin/python" "torch==$version"
   else
-    run_phase "installing what torch $version needs" torch-cuda "$1/bin/python" -m pip install "torch==$version"
+    run_phase "installing what torch $version needs" torch-cuda "${pip[@]}" --python "$1/bin/python" install "torch==$version"
   fi
 }
 
@@ -243,8 +248,7 @@ install_flash_attention() { # BASE_PYTHON DIR: verl's FSDP engine packs sequence
   local version
   version=$(cat "$root/ci/offline/flash_attn_standin/version.txt")
   if [ "${PERF_FLASH_ATTN:-}" = build ]; then
-    run_phase "compiling flash-attn $version (an hour or so)" flash-attn \
-      install_into "$2" --no-build-isolation "flash-attn==$version" || exit 3
+    install_phase "compiling flash-attn $version (takes long)" "$2" '' --no-build-isolation "flash-attn==$version"
     return
   fi
   say "flash-attn: a stand-in on PyTorch's own flash kernels; the fingerprint says so (the real one: PERF_FLASH_ATTN=build)"
@@ -261,9 +265,8 @@ ensure_verl_env() { # BASE_PYTHON DIR LOCK
   rm -rf "$dir"
   make_venv "$1" "$dir" || exit 3
   args=$(torch_arguments "$lock" "$dir/bin/python")
-  # shellcheck disable=SC2086  # no argument at all where there is none
-  run_phase "installing verl $(pinned_version "$lock" verl) and what it runs on ($lock, $(wc -l <"$root/$lock") packages) into $2" \
-    "$2" install_into "$dir" $args -r "$root/$lock" || exit 3
+  install_phase "installing verl $(pinned_version "$lock" verl) and what it runs on ($lock, $(wc -l <"$root/$lock") packages) into $2" \
+    "$dir" "$args" -r "$root/$lock"
   mend_torch "$dir" "$lock" || exit 3
   if [ "$lock" = ci/locks/gpu.txt ]; then install_flash_attention "$1" "$dir"; fi
   "$dir/bin/python" "$root/ci/check_env.py" "$root/$lock" || exit 3

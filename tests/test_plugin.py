@@ -1,21 +1,21 @@
 """The plugin from outside: what a person types, and the outcome, exit code and words they get back."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from grpo_perf.baseline import make_baseline, save_baseline
 from grpo_perf.record import load_meta
-from grpo_perf.runner import measure_folder, settings
+from grpo_perf.runner import settings
 from grpo_perf.runner.subject import Subject
-from grpo_perf.types import Provenance
 from tests.builders import make_hardware
-from tests.run_folders import write_catalog, write_ladder, write_run
+from tests.run_folders import NOISY_S, write_baseline, write_catalog, write_ladder, write_run
 
 REPO = Path(__file__).parents[1]
 IS_INSTALLED = bool(entry_points(group="pytest11", name="grpo_perf"))
@@ -32,6 +32,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A project with a small catalogue and this repository's own perf_tests; call it with pytest's arguments."""
     for name in ("CI", "GRPO_PERF_FAULT", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]))
     pytester.makeini("[pytest]\naddopts = --strict-markers\n")
     write_catalog(pytester.path / "perf_tests")
     shutil.copy(REPO / "perf_tests" / "test_cells.py", pytester.path / "perf_tests")
@@ -41,20 +42,6 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
         return call(*PLUGIN, *QUIET, "perf_tests", *arguments)
 
     return run
-
-
-def store_baseline(root: Path, identity: dict[str, Any] | None = None) -> Path:
-    """A baseline of dynamic-batch by which it takes as long as untuned, made from runs elsewhere."""
-    base = measure_folder(write_run(root / "before", "untuned"))[1]
-    record, run = measure_folder(write_run(root / "before", "dynamic-batch", identity=identity))
-    baseline = make_baseline(
-        [run],
-        tier=record.meta.tier,
-        references=[base],
-        num_warmup_steps=1,
-        provenance=Provenance(run_ids=[run.run_id]),
-    )
-    return save_baseline(root / "baselines", baseline)
 
 
 def list_runs(root: Path) -> list[str]:
@@ -68,7 +55,7 @@ def list_runs(root: Path) -> list[str]:
 
 def test_each_cell_runs_once_base_tier_first(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored")
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     result = suite(REPLAY, "-v")
     result.assert_outcomes(passed=11)
     names = [line.partition(" ")[0].partition("::")[2] for line in result.outlines if "::" in line and "PASSED" in line]
@@ -80,7 +67,7 @@ def test_each_cell_runs_once_base_tier_first(suite: Run, pytester: pytest.Pytest
 
 def test_a_ratio_runs_its_base_cell_even_when_deselected(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored")
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     result = suite(REPLAY, "-k", "test_loop_time and dynamic-batch")
     result.assert_outcomes(passed=1, deselected=10)
     result.stdout.fnmatch_lines(["*cpu-tiny/untuned *reference*", "*GRPO performance*", "cpu-tiny/untuned *reference*"])
@@ -90,7 +77,7 @@ def test_a_ratio_runs_its_base_cell_even_when_deselected(suite: Run, pytester: p
 @pytest.mark.usefixtures("suite")
 def test_order_and_repetition_never_repeat_a_run(pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored")
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     path = "perf_tests/test_cells.py"
     wanted = [f"{path}::test_memory[{DYNAMIC}]", f"{path}::test_measurement[cpu-tiny/untuned]"]
     result = pytester.runpytest_inprocess(*PLUGIN, *QUIET, REPLAY, *wanted)
@@ -123,7 +110,7 @@ def test_results_are_records_for_tests_of_ones_own(suite: Run, pytester: pytest.
 
 def test_pass_writes_the_verdict_that_the_folder_alone_gives(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored")
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     result = suite(REPLAY, "-k", "test_loop_time")
     result.assert_outcomes(passed=1, deselected=10)
     assert result.ret == pytest.ExitCode.OK
@@ -137,7 +124,7 @@ def test_pass_writes_the_verdict_that_the_folder_alone_gives(suite: Run, pyteste
 
 def test_regression_fails_and_names_phase_and_next_command(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored", update_actor_s=2.0)  # loops of 5 s instead of 4
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     result = suite(REPLAY, "-k", DYNAMIC)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -149,7 +136,7 @@ def test_regression_fails_and_names_phase_and_next_command(suite: Run, pytester:
 
 def test_improvement_passes(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored", update_actor_s=0.25)
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     result = suite(REPLAY, "-k", DYNAMIC)
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["cpu-tiny/dynamic-batch*IMPROVED*"])
@@ -164,7 +151,7 @@ def test_missing_baseline_fails_relative_claims_only(suite: Run, pytester: pytes
 
 def test_other_identity_fails(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored")
-    store_baseline(pytester.path, identity={"device_name": "cpu", "workload_hash": "other"})
+    write_baseline(pytester.path, identity={"device_name": "cpu", "workload_hash": "other"})
     result = suite(REPLAY, "-k", "test_loop_time")
     result.assert_outcomes(failed=1, deselected=10)
     result.stdout.fnmatch_lines(["ENV_MISMATCH: *workload_hash*"])
@@ -172,7 +159,7 @@ def test_other_identity_fails(suite: Run, pytester: pytest.Pytester) -> None:
 
 def test_invalid_run_is_repeated_once(suite: Run, pytester: pytest.Pytester) -> None:
     stored = write_ladder(pytester.path / "stored")
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     write_run(stored, "dynamic-batch", run=0, status="failed", reason="verl ended with exit code 1")
     result = suite(REPLAY, "-k", "test_loop_time")
     result.assert_outcomes(passed=1, deselected=10)
@@ -189,12 +176,9 @@ def test_twice_invalid_fails_every_claim(suite: Run, pytester: pytest.Pytester) 
     assert list_runs(pytester.path) == ["untuned", "untuned"]
 
 
-NOISY_S = [1.0, 0.4, 2.6, 0.5, 2.4, 0.3, 2.7, 0.6]
-
-
 def test_inconclusive_buys_one_run_and_skips_with_its_reason(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored", update_actor_s=NOISY_S)
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     result = suite(REPLAY, "-k", "test_loop_time", "-rs")
     result.assert_outcomes(skipped=1, deselected=10)
     result.stdout.fnmatch_lines(["cpu-tiny/dynamic-batch: INCONCLUSIVE, one more run", "SKIPPED *INCONCLUSIVE: *"])
@@ -205,14 +189,14 @@ def test_inconclusive_buys_one_run_and_skips_with_its_reason(suite: Run, pyteste
 
 def test_inconclusive_buys_nothing_without_budget(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored", update_actor_s=NOISY_S)
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     suite(REPLAY, "-k", "test_loop_time", "--perf-budget-min=0")
     assert list_runs(pytester.path).count("dynamic-batch") == 1
 
 
 def test_inconclusive_fails_under_strict(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored", update_actor_s=NOISY_S)
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     result = suite(REPLAY, "-k", "test_loop_time", "--perf-strict", "--perf-budget-min=0")
     result.assert_outcomes(failed=1, deselected=10)
     result.stdout.fnmatch_lines(["INCONCLUSIVE: cpu-tiny/dynamic-batch loop_time_s: *"])
@@ -220,7 +204,7 @@ def test_inconclusive_fails_under_strict(suite: Run, pytester: pytest.Pytester) 
 
 def test_a_session_that_judged_nothing_is_no_success(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored", update_actor_s=NOISY_S)
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     result = suite(REPLAY, "-k", "test_loop_time", "--perf-budget-min=0")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["grpo-perf: cells were selected and none was judged*"])
@@ -257,7 +241,7 @@ def test_from_judges_a_stored_run_and_leaves_it_alone(suite: Run, pytester: pyte
 
 def test_from_gives_the_verdict_of_the_session_that_ran_it(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored", update_actor_s=2.0)
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     suite(REPLAY, "-k", "test_loop_time")
     run = next((pytester.path / "runs").glob("dynamic-batch*"))
     shutil.rmtree(pytester.path / "baselines")
@@ -334,6 +318,21 @@ def test_plan_names_verl_cells_and_minutes_and_runs_nothing(suite: Run, pytester
 
 
 @pytest.mark.usefixtures("no_gpu")
+def test_plan_is_printed_before_verl_is_installed(suite: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise settings.UsageError("python has no verl. Install ours: bash ci/perf.sh")
+
+    monkeypatch.setattr(settings, "inspect_subject", refuse)
+    result = suite("--perf-plan", "-m", "cpu")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["note: Nothing can be measured yet. python has no verl*", "plan: 2 cells on cpu*"])
+    assert "No GPU is usable" not in result.stdout.str()  # -m cpu: nobody expects one
+    result = suite("-m", "cpu")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: python has no verl. Install ours: bash ci/perf.sh"])
+
+
+@pytest.mark.usefixtures("no_gpu")
 def test_plan_without_cells_is_a_usage_error(suite: Run) -> None:
     result = suite("--perf-plan", "-k", "nothing")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -400,7 +399,7 @@ def test_bad_options_are_said_before_anything_starts(
 
 def test_a_baseline_that_cannot_be_read_is_said_before_anything_starts(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored")
-    path = store_baseline(pytester.path)
+    path = write_baseline(pytester.path)
     path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 99'))
     result = suite(REPLAY)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -437,7 +436,7 @@ def test_a_fault_touches_its_cell_only_and_shows(
     suite: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_ladder(pytester.path / "stored")
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     monkeypatch.setenv("GRPO_PERF_FAULT", "update_actor:+50%@cpu-tiny/dynamic-batch")
     result = suite(REPLAY, "-k", "dynamic-batch")
     result.stdout.fnmatch_lines(
@@ -545,7 +544,7 @@ def test_a_full_disk_fails_the_cell_with_its_message(suite: Run, pytester: pytes
 
 def test_junit_has_a_test_a_claim(suite: Run, pytester: pytest.Pytester) -> None:
     write_ladder(pytester.path / "stored", update_actor_s=2.0)
-    store_baseline(pytester.path)
+    write_baseline(pytester.path)
     suite(REPLAY, "-k", DYNAMIC, "--junitxml=junit.xml")
     text = (pytester.path / "junit.xml").read_text()
     assert 'name="test_loop_time[cpu-tiny/dynamic-batch]"' in text
@@ -579,7 +578,7 @@ def test_ini_keys_are_defaults(suite: Run, pytester: pytest.Pytester) -> None:
         "[pytest]\nperf_runs = elsewhere\nperf_strict = true\nperf_budget_min = 0\nperf_baselines = kept\n"
     )
     write_ladder(pytester.path / "stored", update_actor_s=NOISY_S)
-    shutil.move(store_baseline(pytester.path).parents[2], pytester.path / "kept")
+    shutil.move(write_baseline(pytester.path).parents[2], pytester.path / "kept")
     result = suite(REPLAY, "-k", "test_loop_time")
     result.assert_outcomes(failed=1, deselected=10)
     assert len(list((pytester.path / "elsewhere").iterdir())) == 2
@@ -623,3 +622,9 @@ def test_help_of_the_options() -> None:
     start = text.index("GRPO performance (grpo-perf):")
     section = text[start:].split("\n\n")[0]
     assert section.split() == (REPO / "tests" / "data" / "perf_help.txt").read_text().split()
+
+
+def test_loading_the_plugin_imports_nothing_heavy() -> None:
+    code = "import sys, grpo_perf.plugin; print({'pyarrow', 'scipy', 'numpy', 'grpo_perf.runner'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPO, check=True)
+    assert done.stdout == "set()\n"

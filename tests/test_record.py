@@ -34,7 +34,7 @@ def write_parts(folder: Path) -> None:
 def append_samples(path: Path, num_batches: int) -> None:
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, SAMPLE_SCHEMA) as writer:
         for index in range(num_batches):
-            row = {name: None for name in SAMPLE_SCHEMA.names} | {"t0_ns": index, "t1_ns": index + 1, "device": -1}
+            row = dict.fromkeys(SAMPLE_SCHEMA.names) | {"t0_ns": index, "t1_ns": index + 1, "device": -1}
             writer.write_batch(pa.RecordBatch.from_pylist([row], schema=SAMPLE_SCHEMA))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_perf.baseline import load_baseline, make_baseline, save_baseline
+from grpo_perf.baseline import load_baseline
 from grpo_perf.catalog import load_catalog
 from grpo_perf.engine import Progress, ReplayEngine, RunRequest
 from grpo_perf.errors import EngineError, RecordError, UsageError
@@ -20,7 +20,6 @@ from grpo_perf.runner import (
     judge_folder,
     list_specs,
     make_plan,
-    measure_folder,
     order_specs,
     render_plan,
 )
@@ -29,12 +28,11 @@ from grpo_perf.runner.options import check_runs_dir
 from grpo_perf.runner.plan import last_run_s
 from grpo_perf.runner.settings import parse_overrides
 from grpo_perf.runner.subject import Subject, check_verl, choose_rollout
-from grpo_perf.types import CellVerdict, Provenance, Verdict
+from grpo_perf.types import CellVerdict, Verdict
 from tests.builders import make_hardware
-from tests.run_folders import write_catalog, write_ladder, write_run
+from tests.run_folders import NOISY_S, write_baseline, write_catalog, write_ladder, write_run
 
 UNTUNED, DYNAMIC = "cpu-tiny/untuned", "cpu-tiny/dynamic-batch"
-NOISY_S = [1.0, 0.4, 2.6, 0.5, 2.4, 0.3, 2.7, 0.6]
 
 
 @pytest.fixture
@@ -74,16 +72,7 @@ class ScriptedEngine:
 
 
 def start(options: RunnerOptions, engine: ScriptedEngine) -> PerfSession:
-    return PerfSession(options, engine, lambda line: None)
-
-
-def write_baseline(options: RunnerOptions, folder: Path) -> None:
-    """dynamic-batch takes as long as untuned."""
-    base = measure_folder(write_run(folder, "untuned"))[1]
-    record, run = measure_folder(write_run(folder, "dynamic-batch"))
-    provenance = Provenance(run_ids=[run.run_id])
-    baseline = make_baseline([run], tier=record.meta.tier, references=[base], num_warmup_steps=1, provenance=provenance)
-    save_baseline(options.baselines_dir, baseline)
+    return PerfSession(options, engine, lambda _: None)
 
 
 # --- The session ------------------------------------------------------------------------------------------------------
@@ -115,7 +104,7 @@ def test_gpu_cells_need_no_reference(options: RunnerOptions, tmp_path: Path) -> 
 
 
 def test_the_folder_alone_gives_the_same_verdict(options: RunnerOptions, tmp_path: Path) -> None:
-    write_baseline(options, tmp_path / "before")
+    write_baseline(tmp_path)
     session = start(options, ScriptedEngine(write_ladder(tmp_path / "stored", update_actor_s=2.0)))
     result = session.result(DYNAMIC)
     assert result.verdict.verdict is Verdict.REGRESSED
@@ -151,7 +140,7 @@ def test_an_invalid_run_is_repeated_once(options: RunnerOptions, tmp_path: Path)
 
 
 def test_an_inconclusive_cell_pools_one_further_run(options: RunnerOptions, tmp_path: Path) -> None:
-    write_baseline(options, tmp_path / "before")
+    write_baseline(tmp_path)
     engine = ScriptedEngine(write_ladder(tmp_path / "stored", update_actor_s=NOISY_S))
     result = start(options, engine).result(DYNAMIC)
     assert engine.cells == [UNTUNED, DYNAMIC, DYNAMIC]
@@ -160,14 +149,14 @@ def test_an_inconclusive_cell_pools_one_further_run(options: RunnerOptions, tmp_
 
 
 def test_the_budget_is_shared_by_the_cells_of_a_session(options: RunnerOptions, tmp_path: Path) -> None:
-    write_baseline(options, tmp_path / "before")
+    write_baseline(tmp_path)
     engine = ScriptedEngine(write_ladder(tmp_path / "stored", update_actor_s=NOISY_S))
     start(replace(options, budget_min=1.4), engine).result(DYNAMIC)  # a run took 1.5 min
     assert engine.cells == [UNTUNED, DYNAMIC]
 
 
 def test_a_further_run_that_cannot_be_made_loses_nothing(options: RunnerOptions, tmp_path: Path) -> None:
-    write_baseline(options, tmp_path / "before")
+    write_baseline(tmp_path)
     stored = write_ladder(tmp_path / "stored", update_actor_s=NOISY_S)
     engine = ScriptedEngine(stored, lambda number: EngineError("no room") if number == 3 else None)
     session = start(options, engine)
@@ -176,7 +165,7 @@ def test_a_further_run_that_cannot_be_made_loses_nothing(options: RunnerOptions,
 
 
 def test_an_interruption_of_a_further_run_keeps_the_first_verdict(options: RunnerOptions, tmp_path: Path) -> None:
-    write_baseline(options, tmp_path / "before")
+    write_baseline(tmp_path)
     stored = write_ladder(tmp_path / "stored", update_actor_s=NOISY_S)
     session = start(options, ScriptedEngine(stored, lambda number: KeyboardInterrupt() if number == 3 else None))
     with pytest.raises(KeyboardInterrupt):

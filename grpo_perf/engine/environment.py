@@ -28,7 +28,15 @@ _CPU = {
     # One thread a process: with two, vLLM, the trainer and Ray fight for two cores and step times scatter.
     "OMP_NUM_THREADS": "1",
 }
-_DROPPED = ("GRPO_PERF_FAULT", "RAY_ADDRESS", "PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHONHOME")
+_DROPPED = (
+    "GRPO_PERF_FAULT",
+    "RAY_ADDRESS",
+    "PYTEST_CURRENT_TEST",
+    "PYTEST_ADDOPTS",
+    "VIRTUAL_ENV",
+    "PYTHONHOME",
+    "PYTHONDONTWRITEBYTECODE",
+)
 
 
 def build_environment(
@@ -56,6 +64,9 @@ def build_environment(
     defaults = _QUIET | (_CPU if device == "cpu" else _gpu_defaults(versions))
     defaults |= _compile_caches(cache_dir)
     environment = defaults | {key: value for key, value in base.items() if key not in _DROPPED}
+    if base.get("PYTHONDONTWRITEBYTECODE"):
+        # A dozen processes would compile the same 5,000 modules; the bytecode goes to our cache, not to their packages.
+        environment["PYTHONPYCACHEPREFIX"] = str(cache_dir.resolve() / "bytecode")
     environment |= {
         "PATH": f"{python.parent}{os.pathsep}{base.get('PATH', os.defpath)}",
         "PYTHONPATH": os.pathsep.join(paths),
@@ -102,6 +113,12 @@ def write_vllm_alias(folder: Path, versions: Mapping[str, str | None]) -> Path |
 def describe_changes(environment: Mapping[str, str], base: Mapping[str, str]) -> dict[str, Scalar]:
     """What the run's environment sets beyond the caller's, for the fingerprint; run-specific paths are left out."""
     per_run = {"GRPO_PERF_RUN_ID", "GRPO_PERF_PARTS", "VERL_FILE_LOGGER_PATH", "TMPDIR", "PATH", "PYTHONPATH"}
-    per_run |= {"GRPO_PERF_RUN_FAULTS", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT"}
+    per_run |= {
+        "PYTHONPYCACHEPREFIX",
+        "GRPO_PERF_RUN_FAULTS",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TRITON_CACHE_DIR",
+        "VLLM_CACHE_ROOT",
+    }
     changed = {key: value for key, value in environment.items() if base.get(key) != value}
     return {f"env:{key}": value for key, value in sorted(changed.items()) if key not in per_run}

@@ -235,7 +235,7 @@ def mapped_segments(pids: set[int]) -> set[str]:
 
     Joined by inode: glibc's sem_open maps a semaphore under a passing name and links it to its own afterwards.
     """
-    inodes = set()
+    inodes: set[int] = set()
     for pid in pids:
         try:
             maps = Path(f"/proc/{pid}/maps").read_text()

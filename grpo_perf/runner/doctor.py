@@ -1,6 +1,8 @@
 """What this machine can measure, what is missing, and the next command."""
 
 import shutil
+import sys
+from pathlib import Path
 
 from grpo_perf.errors import UsageError
 from grpo_perf.runner.cells import list_specs
@@ -52,6 +54,6 @@ def _find_cell_problem(names: list[str]) -> str | None:
 
 
 def _describe_stacks() -> str:
-    if shutil.which("py-spy"):
+    if shutil.which("py-spy") or Path(sys.executable).with_name("py-spy").is_file():
         return "py-spy: a hang leaves the stacks of its processes"
     return "py-spy is not on PATH: a hang leaves no stacks. Install it: pip install py-spy"

@@ -103,7 +103,8 @@ def render_plan(plan: Plan) -> list[str]:
     return [
         f"verl under test: {plan.subject.title}",
         *[f"note: {remark}" for remark in plan.remarks],
-        f"plan: {_count(len(plan.cells), 'cell')} on {plan.hardware}, {_count(num_runs, 'run')}, about {plan.expected_min:.0f} min",
+        f"plan: {_count(len(plan.cells), 'cell')} on {plan.hardware}, {_count(num_runs, 'run')}, "
+        f"about {plan.expected_min:.0f} min",
         *[f"  {line}" for line in table.splitlines()],
     ]
 

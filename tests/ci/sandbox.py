@@ -15,7 +15,8 @@ FAKE = r"""#!/usr/bin/env bash
 set -eu
 me=$0 name=${0##*/} bin=${0%/*}
 folder=${bin%/bin}
-{ printf '%s\037' "${folder##*/}/$name" "$@"; echo; } >>"$FAKE_LOG"
+call=$(printf '%s\037' "${folder##*/}/$name" "$@")
+printf '%s\n' "$call" >>"$FAKE_LOG" # in one piece: two fakes may be at it
 
 copy_to() { mkdir -p "${1%/*}" && cp "$me" "$1"; }
 
@@ -26,7 +27,7 @@ install() { # FOLDER ARGUMENT...
     exit 1
   fi
   if [[ $wanted == *dev.txt* ]]; then copy_to "$folder/bin/ruff" && copy_to "$folder/bin/mypy"; fi
-  if [[ $wanted == *--target*uv.txt* ]]; then copy_to "${7}/bin/uv"; fi
+  if [[ $wanted == *--target*uv.txt* ]]; then copy_to "$8/bin/uv"; fi
   if [ -n "${FAKE_INSTALL_S:-}" ]; then exec sleep "$FAKE_INSTALL_S"; fi
 }
 
@@ -38,8 +39,8 @@ case "$name $*" in
     [[ $* != *--torch-backend* ]]
     ;;
   uv*) install "${4%/bin/python}" "$@" ;;
-  *"-m venv "*) copy_to "$3/bin/python" ;;
-  *"-m pip install "*) install "$folder" "$@" ;;
+  *"-m venv "*) copy_to "${!#}/bin/python" ;;
+  *"-m pip install "* | *"-m pip --python "*) install "$folder" "$@" ;;
   *"-m pip --version") ;;
   *"-m pip config "*) echo "global.find-links='/some/wheels'" ;;
   *"-m pytest"*)
@@ -58,8 +59,8 @@ esac
 """
 
 _TOOLS = (
-    *("awk", "bash", "cat", "cp", "df", "dirname", "env", "flock", "grep", "mkdir", "rm", "sed", "sha256sum"),
-    *("sleep", "tail", "uname", "wc"),
+    *("awk", "basename", "bash", "cat", "cp", "df", "dirname", "env", "flock", "grep", "ls"),
+    *("mkdir", "rm", "sed", "sha256sum", "sleep", "tail", "uname", "wc"),
 )
 
 

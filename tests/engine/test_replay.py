@@ -33,7 +33,7 @@ def make_request(runs_dir: Path, tier: str = "untuned", faults: list[str] | None
 def run(engine: ReplayEngine, request: RunRequest) -> Path:
     lines: list[str] = []
     path = engine.run(request, lines.append)
-    assert lines and lines[0].startswith("replay of ")
+    assert lines[0].startswith("replay of ")
     return path
 
 
