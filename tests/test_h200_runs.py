@@ -35,8 +35,12 @@ def judge_stored(name: str, *, by: str, measurement: Measurement | None = None) 
 
 @pytest.mark.parametrize(
     ("name", "loop_s", "busy", "nvml"),
-    [("h200_untuned_cut", 51.4, 0.125, 0.27), ("h200_dynamic_batch", 14.7, 0.242, 0.34), ("h200_recommended", 5.02, 0.545, 0.70)],
-)  # fmt: skip
+    [
+        ("h200_untuned_cut", 51.4, 0.125, 0.27),
+        ("h200_dynamic_batch", 14.7, 0.242, 0.34),
+        ("h200_recommended", 5.02, 0.545, 0.70),
+    ],
+)
 def test_ladder(name: str, loop_s: float, busy: float, nvml: float) -> None:
     measurement = measure_stored(name)
     assert measurement.value("loop_time_s") == pytest.approx(loop_s, rel=0.005)

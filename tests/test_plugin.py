@@ -358,7 +358,6 @@ def test_benchmark_flags_that_drop_claims_are_refused(suite: Run, pytester: pyte
 
 
 def test_xdist_is_refused(suite: Run, pytester: pytest.Pytester) -> None:
-    pytest.importorskip("xdist")
     write_ladder(pytester.path / "stored")
     result = suite(REPLAY, "-n", "1", "-p", "xdist")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
