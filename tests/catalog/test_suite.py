@@ -22,7 +22,6 @@ def test_cells_for_each_device(catalog: Catalog) -> None:
     assert list_cells(catalog, "cpu", 0) == [
         "cpu-tiny/untuned",
         "cpu-tiny/dynamic-batch",
-        "cpu-tiny/fast-poll",
         "cpu-tiny/recommended",
     ]
     assert "qwen2.5-1.5b/untuned" in list_cells(catalog, "gpu", 1)
