@@ -25,6 +25,8 @@ _FAMILY_OF = {
     "idle_s_per_step": "idle_s_per_step",
 }
 _MIN_SHARE = 0.05
+_MIN_MOVE = 0.01
+"""Of the whole: below it no phase has moved, and naming one would be noise."""
 _NAMED_SHARE = 0.25
 _MAX_PHASES = 5
 
@@ -102,7 +104,7 @@ def _rank(before: Mapping[str, float], after: Mapping[str, float], whole: str) -
     # A phase that only one side has took no time on the other one.
     amounts = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {*before, *after} - {whole}}
     largest = max((abs(amount) for amount in amounts.values()), default=0.0)
-    if largest == 0:
+    if largest < _MIN_MOVE * before[whole]:
         return []
     has_share = abs(total) >= largest / 2
     sign = -1 if has_share and total < 0 else 1
