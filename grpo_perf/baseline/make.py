@@ -23,7 +23,7 @@ from grpo_perf.verdict.samples import collect_runs, find_problem, is_cpu
 from grpo_perf.verdict.stats import Runs, robust_spread, spread_of_ratio, summarize_runs
 
 MIN_LOOPS = 2
-_STORED_FAMILIES = ("phase_s", "idle_s_per_step")
+_STORED_FAMILIES = ("phase_s", "phase_to_rest", "idle_s_per_step")
 _STORED_BESIDE = ("epoch_time_s", "busy_fraction", "idle_fraction", "host_busy_fraction")
 """Not judged against the baseline (the epoch follows the loop time), but what a reader of the file asks for."""
 

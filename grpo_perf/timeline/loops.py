@@ -8,7 +8,9 @@ step k        ├─ gen ─┤├─ ref ─┤├─ update ─┤ │ gap_s  
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
+from grpo_perf.metrics import PHASES
 from grpo_perf.record import RunMeta
 from grpo_perf.timeline.intervals import Times, make_intervals, overlap_ns
 from grpo_perf.timeline.lanes import UNACCOUNTED, Partition
@@ -32,10 +34,22 @@ def measure_loops(window: Window, partition: Partition, meta: RunMeta) -> dict[s
             f"phase_s/{phase}": aggregate("phase_s", phase_s[:, column].tolist())
             for column, phase in enumerate(partition.phases)
         },
+        **_compare_with_rest(partition, loop_s),
         **_measure_gap(window, partition),
         "epoch_time_s": _measure_epoch(loop_time, meta),
         **_measure_tokens(window, loop_s.tolist(), meta),
     }
+
+
+def _compare_with_rest(partition: Partition, loop_s: NDArray[np.float64]) -> dict[str, MetricValue]:
+    """Each verl phase over the rest of its loop; left out where a phase is the whole loop."""
+    measured = {}
+    for column, phase in enumerate(partition.phases):
+        own_s = partition.length_ns_LP[:, column] / NS_PER_S
+        if phase in PHASES and bool((own_s < loop_s).all()):
+            ratios = (own_s / (loop_s - own_s)).tolist()
+            measured[f"phase_to_rest/{phase}"] = aggregate("phase_to_rest", ratios)
+    return measured
 
 
 def _measure_gap(window: Window, partition: Partition) -> dict[str, MetricValue]:

@@ -21,7 +21,7 @@ from grpo_perf.timeline.window import Window, find_window
 from grpo_perf.types import Measurement, MetricValue
 from grpo_perf.units import NS_PER_S
 
-_FAMILIES_ONLY = frozenset({"phase_s"})
+_FAMILIES_ONLY = frozenset({"phase_s", "phase_to_rest"})
 """Registry entries that exist only as `name/<phase>`."""
 
 
