@@ -188,7 +188,7 @@ def test_what_cannot_start_is_invalid_with_its_message(options: RunnerOptions, t
     stored = write_ladder(tmp_path / "stored")
     result = start(options, ScriptedEngine(stored, lambda _: EngineError("no supervisor"))).result(DYNAMIC)
     assert {claim.message for claim in result.verdict.claims} == {"no supervisor"}
-    assert "phase_s/update_actor" in {claim.metric for claim in result.verdict.claims}
+    assert "phase_to_rest/update_actor" in {claim.metric for claim in result.verdict.claims}
     with pytest.raises(RecordError, match="is not a run folder"):
         result.load_record()
 
@@ -241,7 +241,7 @@ def test_specs_are_ordered_base_first_and_know_what_they_need(options: RunnerOpt
     assert (untuned.name, untuned.reference) == (UNTUNED, None)
     assert untuned.claims == ("measurement", "training_health")
     assert (dynamic.name, dynamic.reference) == (DYNAMIC, UNTUNED)
-    assert "phase_s/update_actor" in dynamic.relative
+    assert "phase_to_rest/update_actor" in dynamic.relative
     assert "measurement" not in dynamic.relative
 
 

@@ -80,6 +80,11 @@ def make_measurement(
     }
     if hardware.startswith("cpu"):
         found |= {
+            f"phase_to_rest/{name}": series("phase_to_rest", [length / (whole - length)] * len(loops))
+            for name, length in lengths.items()
+            if length < whole
+        }
+        found |= {
             "host_busy_fraction": MetricValue(value=0.87),
             "host_idle_s_per_step/gen": series("host_idle_s_per_step", [1.2] * len(loops)),
             "busy_fraction": MetricValue(value=None, reason="no GPU in this run"),
@@ -154,6 +159,8 @@ def make_ratio_baseline(ratio: float, *, spread: float = 0.0, num_runs: int = 1,
     kept = BaselineMetric(median=ratio, spread=spread, samples=[[ratio]] * num_runs)
     inverse = BaselineMetric(median=1 / ratio, spread=spread, samples=[[1 / ratio]] * num_runs)
     metrics = {name: inverse if name == "effective_tokens_per_hour" else kept for name in names}
+    same = BaselineMetric(median=1.0, spread=0.0, samples=[[1.0]])
+    metrics |= {f"phase_to_rest/{phase}": same for phase in PHASES}
     metrics["memory_used_gib"] = BaselineMetric(median=1.0, spread=0.0, samples=[[1.0]])
     baseline = make_baseline(run)
     return replace(baseline, kind="ratio", base_tier="untuned", metrics=metrics, num_runs=num_runs, **changes)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ def test_cpu_tier_is_judged_against_its_base() -> None:
         "epoch_time_s",
         "effective_tokens_per_hour",
         "memory_used_gib",
-        "phase_s/update_actor",
+        "phase_to_rest/update_actor",
     ]
 
 

@@ -490,3 +490,14 @@ def test_several_gpus_without_a_trace_are_told_what_is_not_judged() -> None:
 def test_the_verdict_is_the_same_each_time() -> None:
     run = make_measurement([9.0, 10.0, 10.3, 10.6, 12.0])
     assert judge_gpu(run) == judge_gpu(run)
+
+
+def test_a_phase_of_a_slow_machine_is_judged_within_its_own_loop() -> None:
+    # Twice as slow as the base's session in everything: the loop time moves, the phase beside the rest does not.
+    slow = make_measurement([20.0] * 5, hardware="cpu")
+    assert find_claim(judge_cpu(slow), "phase_to_rest/update_actor").verdict is Verdict.PASS
+    # update_actor 4 s beside 6 s -> 6 s beside 6 s: +50 %
+    faulty = make_measurement([12.0] * 5, hardware="cpu", phases={"gen": 5.0, "ref": 1.0, "update_actor": 6.0})
+    claim = find_claim(judge_cpu(faulty), "phase_to_rest/update_actor")
+    assert claim.verdict is Verdict.REGRESSED
+    assert claim.change == pytest.approx(0.5)
