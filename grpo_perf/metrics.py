@@ -24,7 +24,8 @@ _METRICS = (
            source="start of trainer span `step` k to start of `step` k+1"),
     Metric(name="phase_s", unit="s", better="lower", aggregation="median",
            source="trainer lane, innermost span of that name, per loop"),
-    Metric(name="phase_to_rest", unit="", better="lower", aggregation="median",
+    # The mean: a session has six loops or so, and the median of so few throws a third of them away.
+    Metric(name="phase_to_rest", unit="", better="lower", aggregation="mean",
            source="phase over the rest of its own loop: what slows the whole machine for a while cancels out"),
     Metric(name="gap_s", unit="s", better="lower", aggregation="median", source="loop time outside `step`"),
     Metric(name="unaccounted_fraction", unit="fraction", better="lower", aggregation="max",
