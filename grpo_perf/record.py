@@ -148,13 +148,17 @@ T = TypeVar("T")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file atomically: a reader or a crash sees the old or the new file, never half of one."""
-    text = json.dumps(msgspec.to_builtins(value), indent=1, sort_keys=True)
+    """Replace a JSON file atomically."""
+    replace_file(path, json.dumps(msgspec.to_builtins(value), indent=1, sort_keys=True) + "\n")
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write beside the file, then move over it: a reader, a crash or a full disk never leaves half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "w") as file:
-            file.write(text + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(0o644)

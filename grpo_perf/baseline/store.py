@@ -5,10 +5,8 @@ baselines/1xNVIDIA-H200/qwen2.5-1.5b/dynamic-batch.json
 """
 
 import json
-import os
 import re
 import statistics
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import msgspec
 
 from grpo_perf.errors import BaselineError
 from grpo_perf.metrics import REGISTRY, get_metric
+from grpo_perf.record import replace_file
 from grpo_perf.types import Baseline
 from grpo_perf.verdict.commands import create_command
 from grpo_perf.verdict.stats import summarize_runs
@@ -72,7 +71,7 @@ def save_baseline(root: Path, baseline: Baseline) -> Path:
     """
     path = baseline_path(root, baseline.hardware, baseline.workload, baseline.tier)
     try:
-        _replace(path, format_baseline(baseline))
+        replace_file(path, format_baseline(baseline))
     except OSError as error:
         runs = ", ".join(baseline.provenance.run_ids) or "the runs"
         command = create_command(baseline.hardware, baseline.tier)
@@ -104,22 +103,6 @@ def _round(value: Any) -> Any:
     if isinstance(value, list):
         return [_round(item) for item in value]
     return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write beside the file, then move over it: a reader or a full disk never leaves half a baseline."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(fd, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(scratch).chmod(0o644)
-        Path(scratch).replace(path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
 
 
 def _check_version(path: Path, data: bytes, again: str) -> None:

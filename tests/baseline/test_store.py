@@ -2,12 +2,13 @@
 
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from grpo_perf.baseline import baseline_path, load_baseline, save_baseline, store
+from grpo_perf.baseline import baseline_path, load_baseline, save_baseline
 from grpo_perf.baseline.store import format_baseline
 from grpo_perf.errors import BaselineError
 from grpo_perf.types import Baseline, BaselineMetric, Fingerprint, Provenance
@@ -175,7 +176,7 @@ def fail_with(code: int):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_a_full_or_read_only_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     path = save_baseline(tmp_path, SMALL)
-    monkeypatch.setattr(store.os, "fsync", fail_with(code))
+    monkeypatch.setattr(os, "fsync", fail_with(code))
     with pytest.raises(BaselineError, match=r"cannot be written: .*Nothing is lost") as caught:
         save_baseline(tmp_path, replace(SMALL, num_runs=2))
     assert "run-1 are kept" in str(caught.value)
