@@ -80,7 +80,10 @@ REGISTRY: dict[str, Metric] = {metric.name: metric for metric in _METRICS}
 PHASES = ("gen", "reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "update_weights")
 """verl's phase names (`timing_s/*`) of the synchronous trainer, in the order of a step."""
 
-MARKED = ("on_step_begin", "balance_batch", "dataloader", "compute_metrics", "logging", "validate", "save_checkpoint")
+MARKED = (
+    "on_step_begin", "prepare_step", "dataloader", "balance_batch", "compute_metrics", "logging", "validate",
+    "save_checkpoint",
+)  # fmt: skip
 """What verl does not time (or times elsewhere) and the probe marks."""
 
 

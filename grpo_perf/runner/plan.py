@@ -15,9 +15,9 @@ from grpo_perf.runner.subject import Subject
 from grpo_perf.types import Device
 from grpo_perf.units import NA
 
-DEFAULT_RUN_S: dict[Device, float] = {"cpu": 100.0, "gpu": 480.0}
-"""Seconds of one run where none of its cell is in runs/: FINDINGS sections 2 and 3 (90 s on CPU; on one H200
-200 to 280 s of start-up and some steps of 18 s to 140 s)."""
+DEFAULT_RUN_S: dict[Device, float] = {"cpu": 145.0, "gpu": 480.0}
+"""Seconds of one run where none of its cell is in runs/: 125 to 175 s were seen for cpu-tiny on two shared cores; on
+one H200 200 to 280 s of start-up and some steps of 5 s to 50 s (docs/h200.md)."""
 
 Role = Literal["measured", "reference", "replayed"]
 
