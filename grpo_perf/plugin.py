@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from grpo_perf.gate import PerfGate
     from grpo_perf.record import RunRecord
     from grpo_perf.suite import CellClaim, Suite
+    from grpo_perf.truth import Truth
 
 SUITE_KEY = pytest.StashKey["Suite"]()
 PROBLEM_KEY = pytest.StashKey[str]()
@@ -23,6 +24,7 @@ MARKS = (
     "perf(*claims, without=(), cells='*'): the claims of a cell that the test makes, as names or patterns",
     "gpu: needs an NVIDIA GPU",
     "cpu: runs where there is no GPU",
+    "truth: checks the measurement itself; runs only where -m asks for it",
 )
 
 
@@ -92,6 +94,7 @@ def _cell_name(item: Any) -> str:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """All claims of a cell together, base tiers first; other tests stay where they are."""
+    _deselect_truth(config, items)
     suite = config.stash.get(SUITE_KEY, None)
     if suite is None:
         return
@@ -100,6 +103,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ordered = sorted((items[index] for index in places), key=lambda item: order[_cell_name(item)])
     for index, item in zip(places, ordered, strict=True):
         items[index] = item
+
+
+def _deselect_truth(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out checks of the measurement unless `-m` names them: they take minutes and say nothing of the cells."""
+    if "truth" in config.option.markexpr:
+        return
+    unasked = [item for item in items if item.get_closest_marker("truth")]
+    if unasked:
+        items[:] = [item for item in items if item not in unasked]
+        config.hook.pytest_deselected(items=unasked)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -207,6 +220,18 @@ def grpo_run(request: pytest.FixtureRequest, grpo_cell: "CellClaim") -> "RunReco
     except PerfError:
         problem = result.verdict.claims[0].message
     pytest.fail(problem, pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def perf_truth(request: pytest.FixtureRequest) -> "Truth":
+    """Checks of the measurement itself, each made once a session."""
+    from grpo_perf.suite import make_say
+    from grpo_perf.truth import Truth
+
+    suite = _ensure_suite(request.config)
+    if suite is None:
+        pytest.fail(request.config.stash[PROBLEM_KEY], pytrace=False)
+    return Truth(suite.session, make_say(request.config))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -105,7 +105,8 @@ class Suite:
         """Why a session without a failed test is no success."""
         if self.session.num_created:
             return NOT_GATED
-        return NOT_JUDGED if self.selected and not self.num_judged else None
+        is_idle = self.selected and not self.num_judged and not self.session.num_experiments
+        return NOT_JUDGED if is_idle else None
 
 
 def expand(specs: Sequence[CellSpec], mark: pytest.Mark | None) -> list[CellClaim]:

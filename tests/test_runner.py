@@ -143,15 +143,16 @@ def test_an_inconclusive_cell_pools_one_further_run(options: RunnerOptions, tmp_
     write_baseline(tmp_path)
     engine = ScriptedEngine(write_ladder(tmp_path / "stored", update_actor_s=NOISY_S))
     result = start(options, engine).result(DYNAMIC)
-    assert engine.cells == [UNTUNED, DYNAMIC, DYNAMIC]
+    assert engine.cells == [UNTUNED, DYNAMIC, DYNAMIC, UNTUNED]
     assert len(result.verdict.run_ids) == 2
     assert len(load_meta(result.path).context.siblings) == 1
+    assert len(load_meta(result.path).context.references) == 2
 
 
 def test_the_budget_is_shared_by_the_cells_of_a_session(options: RunnerOptions, tmp_path: Path) -> None:
     write_baseline(tmp_path)
     engine = ScriptedEngine(write_ladder(tmp_path / "stored", update_actor_s=NOISY_S))
-    start(replace(options, budget_min=1.4), engine).result(DYNAMIC)  # a run took 1.5 min
+    start(replace(options, budget_min=2.9), engine).result(DYNAMIC)  # the cell and its base took 1.5 min each
     assert engine.cells == [UNTUNED, DYNAMIC]
 
 
@@ -174,6 +175,18 @@ def test_an_interruption_of_a_further_run_keeps_the_first_verdict(options: Runne
     assert row.verdict is not None
     assert row.verdict.verdict is Verdict.INCONCLUSIVE
     assert len(load_meta(row.path).context.references) == 1
+
+
+def test_an_interruption_of_the_base_in_a_further_pair_keeps_the_verdict(
+    options: RunnerOptions, tmp_path: Path
+) -> None:
+    write_baseline(tmp_path)
+    stored = write_ladder(tmp_path / "stored", update_actor_s=NOISY_S)
+    session = start(options, ScriptedEngine(stored, lambda number: KeyboardInterrupt() if number == 4 else None))
+    with pytest.raises(KeyboardInterrupt):
+        session.result(DYNAMIC)
+    verdicts = {row.cell: row.verdict.verdict for row in session.rows() if row.verdict is not None}
+    assert verdicts[DYNAMIC] is Verdict.INCONCLUSIVE
 
 
 def test_an_interruption_shows_the_partial_run(options: RunnerOptions, tmp_path: Path) -> None:
@@ -276,7 +289,7 @@ def test_plan_takes_minutes_from_the_last_complete_run(options: RunnerOptions, t
     assert last_run_s(options.runs_dir) == {UNTUNED: 120.0}
     specs = list_specs(options, ["cpu"])
     plan = make_plan(options, Subject(title="verl 0.9.1"), specs, {DYNAMIC: ["gen:+5%"]})
-    assert plan.expected_min == pytest.approx((120 + 100) / 60)
+    assert plan.expected_min == pytest.approx((120 + 145) / 60)
     lines = render_plan(plan)
     assert lines[:2] == ["verl under test: verl 0.9.1", "plan: 2 cells on cpu, 2 runs, about 4 min"]
     assert any(DYNAMIC in line and "FAULT gen:+5%" in line for line in lines)

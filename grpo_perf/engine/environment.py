@@ -49,6 +49,7 @@ def build_environment(
     scratch: Path,
     cache_dir: Path,
     faults: list[str],
+    experiment: str = "",
     versions: Mapping[str, str | None],
 ) -> dict[str, str]:
     """The whole environment of a measured run. What the user set wins over our defaults, except the probe's own."""
@@ -75,6 +76,7 @@ def build_environment(
         "GRPO_PERF_RUN_ID": run_id,
         "GRPO_PERF_PARTS": str(run_dir / "parts"),
         "GRPO_PERF_RUN_FAULTS": ",".join(faults),
+        "GRPO_PERF_EXPERIMENT": experiment,
         "TMPDIR": str(scratch),
     }
     return environment
@@ -116,6 +118,7 @@ def describe_changes(environment: Mapping[str, str], base: Mapping[str, str]) ->
     per_run |= {
         "PYTHONPYCACHEPREFIX",
         "GRPO_PERF_RUN_FAULTS",
+        "GRPO_PERF_EXPERIMENT",
         "TORCHINDUCTOR_CACHE_DIR",
         "TRITON_CACHE_DIR",
         "VLLM_CACHE_ROOT",

@@ -62,6 +62,8 @@ class VerlEngine:
         sampler = start_sampler(
             launch.run_dir, run_id=launch.meta.run_id, root_pid=process.pid, hardware=request.hardware
         )
+        if request.experiment:
+            (launch.run_dir / "parts" / "sampler.pid").write_text(str(sampler.pid))
         outcome = Outcome(status="partial", reason="interrupted in mid-run")
         try:
             with _terminate_as_interrupt():
@@ -91,6 +93,7 @@ def prepare(request: RunRequest, progress: Progress) -> _Launch:
         scratch=scratch,
         cache_dir=request.cache_dir,
         faults=request.faults,
+        experiment=request.experiment,
         versions=versions,
     )
     assets = build_assets(request.python, cell.workload, request.cache_dir, environment, progress)
@@ -120,6 +123,7 @@ def prepare(request: RunRequest, progress: Progress) -> _Launch:
             environment=describe_changes(environment, os.environ),
         ),
         faults=list(request.faults),
+        experiment=request.experiment,
         created_unix_s=time.time(),
         launched_ns=time.monotonic_ns(),
     )

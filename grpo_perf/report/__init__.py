@@ -2,5 +2,6 @@
 
 from grpo_perf.report.benchmark import play_into_benchmark
 from grpo_perf.report.table import CellRow, render_summary
+from grpo_perf.report.truth import render_loads, render_phases
 
-__all__ = ["CellRow", "play_into_benchmark", "render_summary"]
+__all__ = ["CellRow", "play_into_benchmark", "render_loads", "render_phases", "render_summary"]

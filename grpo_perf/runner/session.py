@@ -11,8 +11,8 @@ from pathlib import Path
 
 from grpo_perf.baseline import baseline_path, load_baseline
 from grpo_perf.engine import Engine, Progress, RunRequest
-from grpo_perf.errors import PerfError, UsageError
-from grpo_perf.record import RunMeta
+from grpo_perf.errors import EngineError, PerfError, UsageError
+from grpo_perf.record import RunMeta, load_meta
 from grpo_perf.report import CellRow
 from grpo_perf.runner.cells import CellSpec, find_reference, resolve, specify
 from grpo_perf.runner.create import create_baseline
@@ -36,6 +36,7 @@ class PerfSession:
         self.notes: list[str] = []
         """What the summary should add: created baselines, repeated runs."""
         self.num_created = 0
+        self.num_experiments = 0
         self._engine = engine
         self._say = say
         self._runs: dict[str, list[Run]] = {}
@@ -120,8 +121,13 @@ class PerfSession:
     def _judge_again(self, cell: Cell, before: CellResult) -> CellResult:
         self._say(f"{cell.name}: INCONCLUSIVE, one more run")
         start_s = time.monotonic()
+        base = find_reference(cell)
         try:
             run = self._run(cell)
+            if base is not None and run.is_valid:
+                self._results[cell.name] = before  # an interruption of what follows loses nothing
+                # The scatter of the base's loops widens a ratio's interval as much as that of the cell's own.
+                self._run(resolve(self.options, base))
         except PerfError as error:
             self._note(f"{cell.name}: a further run could not be made: {error}")
             return before
@@ -133,7 +139,8 @@ class PerfSession:
         return self._judge(cell)
 
     def _affords(self, name: str) -> bool:
-        last_s = wall_s(self._runs[name][-1].meta) or 0.0
+        cells = [name, find_reference(resolve(self.options, name))]
+        last_s = sum(wall_s(self._runs[cell][-1].meta) or 0.0 for cell in cells if cell in self._runs)
         return self._spent_s + last_s <= self.options.budget_min * 60
 
     def _find_references(self, cell: Cell) -> list[Measurement]:
@@ -152,20 +159,43 @@ class PerfSession:
             if not run.is_valid:
                 self._note(f"{cell.name}: {run.path} is INVALID: {'; '.join(run.measurement.invalid_reasons)}")
 
-    def _run(self, cell: Cell) -> Run:
+    def run_experiment(self, name: str, experiment: str, num_steps: int) -> Path:
+        """The folder of a run that tests the measurement: never judged, and no result of this session.
+
+        Args:
+            experiment: `alternate` or `trace:STEP`.
+            num_steps: steady steps, instead of the workload's.
+
+        Raises:
+            EngineError: the run did not complete.
+        """
+        cell = resolve(self.options, name)
+        cell = replace(cell, workload=replace(cell.workload, num_steady_steps=num_steps))
+        path = self._engine.run(self._request(cell, experiment), lambda line: self._say(f"{name} {experiment}: {line}"))
+        self.num_experiments += 1
+        meta = load_meta(path)
+        if meta.status != "complete":
+            raise EngineError(f"{path} is {meta.status}: {meta.reason}. Look: {meta.next_command}")
+        return path
+
+    def _request(self, cell: Cell, experiment: str = "") -> RunRequest:
         options = self.options
-        request = RunRequest(
+        return RunRequest(
             cell=cell,
             runs_dir=options.runs_dir.absolute(),  # measured processes work in another folder
             hardware=options.hardware_for(cell.workload.device),
             python=options.python,
             rollout_engine=options.rollout_engine,
             faults=select_faults(self.faults, cell.name),
+            experiment=experiment,
             cache_dir=options.cache_dir,
         )
+
+    def _run(self, cell: Cell) -> Run:
+        options = self.options
         before = _list_folders(options.runs_dir)
         try:
-            path = self._engine.run(request, lambda line: self._say(f"{cell.name}: {line}"))
+            path = self._engine.run(self._request(cell), lambda line: self._say(f"{cell.name}: {line}"))
         except KeyboardInterrupt:
             self._keep_interrupted(cell, before)
             raise

@@ -69,6 +69,8 @@ def find_warnings(record: RunRecord, window: Window, rows: Rows, crossings: Sequ
 
 def _check_status(record: RunRecord, window: Window) -> Iterator[str]:
     meta = record.meta
+    if meta.experiment:
+        yield f"the run is an experiment on the measurement ({meta.experiment}): it is never judged"
     if meta.status != "complete":
         yield f"the run is {meta.status}, not complete: {meta.reason or 'no reason was recorded'}"
     if window.num_loops < MIN_LOOPS:

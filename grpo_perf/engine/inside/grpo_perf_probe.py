@@ -20,6 +20,7 @@ import time
 
 PARTS_ENV = "GRPO_PERF_PARTS"
 FAULTS_ENV = "GRPO_PERF_RUN_FAULTS"
+EXPERIMENT_ENV = "GRPO_PERF_EXPERIMENT"
 
 # What verl leaves outside its timers (verl 0.9.1 trainer_base.fit and, for use_v1=False, ray_trainer.fit).
 MARKS = {
@@ -81,8 +82,9 @@ def read_clocks():
 class Recorder:
     """Turns timer calls into spans. `open_names` is the stack of running timers of a thread: faults need it."""
 
-    def __init__(self, file):
+    def __init__(self, file, experiment=None):
         self.file = file
+        self.experiment = experiment
         self.local = threading.local()
 
     def open_names(self):
@@ -93,6 +95,8 @@ class Recorder:
 
     def add(self, name, t0_ns, t1_ns):
         """Append one span of the calling thread."""
+        if self.experiment is not None and not self.experiment.is_watching and name != "step":
+            return
         rank = os.environ.get("RANK", "")
         self.file.write(
             {
@@ -114,6 +118,8 @@ def wrap_timer(recorder, faults):
 
     @functools.wraps(start)
     def recording_start(self):
+        if self.name == "step" and recorder.experiment is not None:
+            recorder.experiment.begin_step()
         start(self)
         self._grpo_perf_t0_ns = time.monotonic_ns()
         recorder.open_names().append(self.name)
@@ -193,7 +199,12 @@ def mark_module(recorder, module):
 def activate(folder):
     """Start recording into `folder`; called once a process, at the end of `import verl`."""
     file = SpanFile(folder)
-    recorder = Recorder(file)
+    experiment = None
+    if os.environ.get(EXPERIMENT_ENV):
+        import grpo_perf_experiment
+
+        experiment = grpo_perf_experiment.Experiment(os.environ[EXPERIMENT_ENV], folder)
+    recorder = Recorder(file, experiment)
     faults = None
     if os.environ.get(FAULTS_ENV):
         import grpo_perf_faults
