@@ -6,19 +6,21 @@ pytest perf_tests -m truth -k known_load             two minutes, without verl
 
 import pytest
 
-from grpo_perf.campaigns import SHARED_NAME, TRUTH_LOADS
+from grpo_perf.campaigns import SHARED_LOADS, TRUTH_LOADS, name_shared
 from grpo_perf.suite import CellClaim
 from grpo_perf.truth import Truth, describe_overhead
 
 MAX_ERROR = 0.01
 """One point of busy fraction."""
 MAX_OVERHEAD = 0.005
+MAX_ERROR_OF_SWITCHES = 0.03
+"""Two processes that take turns every few ms: the GPU is busy with changing between them too."""
 COPIES_WITHIN_GPU = ("d2d", "memset")
 
 
 @pytest.mark.gpu
 @pytest.mark.truth
-@pytest.mark.parametrize("load", [*TRUTH_LOADS, SHARED_NAME])
+@pytest.mark.parametrize("load", [*TRUTH_LOADS, *map(name_shared, SHARED_LOADS)])
 def test_known_load(perf_truth: Truth, load: str) -> None:
     """The busy fraction is that of the kernels, as they stamped it themselves; copies from the host are not busy."""
     result = perf_truth.known_loads[load]
@@ -26,7 +28,8 @@ def test_known_load(perf_truth: Truth, load: str) -> None:
     if load.startswith(COPIES_WITHIN_GPU):
         # Done by the copy engine or by a kernel of the driver's, as the driver likes: docs/h200.md says which.
         errors.append(abs(result.both.error))
-    assert min(errors) <= MAX_ERROR
+    is_switching = load == name_shared("duty:30:10")
+    assert min(errors) <= (MAX_ERROR_OF_SWITCHES if is_switching else MAX_ERROR)
 
 
 @pytest.mark.perf(cells="qwen2.5-1.5b/recommended")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from grpo_perf.engine.environment import INSIDE
 from grpo_perf.errors import EngineError, RecordError
 from grpo_perf.metrics import PHASES
-from grpo_perf.record import RunRecord, Span, read_samples
+from grpo_perf.record import RunRecord, Span, read_json, read_samples
 from grpo_perf.telemetry import start_sampler
 from grpo_perf.timeline import (
     STEP,
@@ -54,9 +54,13 @@ TRUTH_LOADS = (
 )
 """KIND:PERCENT:PERIOD_MS. Copies are issued for that share of the time, by a host that has timed them before."""
 
-SHARED_LOAD = "duty:30:10"
-"""Of each of two processes; the GPU is busy for the union."""
-SHARED_NAME = f"{SHARED_LOAD} in 2 processes"
+SHARED_LOADS = ("duty:30:100", "duty:30:10")
+"""Each in two processes at once; the GPU is busy for the union. Every change of process counts as busy for some 0.1 ms:
+not to be seen at 100 ms, two points at 10 ms."""
+
+SETTLE_NS = 150_000_000
+"""Left out at the begin of each load. GPM answers from a snapshot that the driver renews every 102 ms, 15 ms or more in
+the past, so that the first row of a load still tells of the pause before it (H200, driver 580)."""
 
 LOAD_TIMEOUT_S = 240.0
 _READY_TIMEOUT_S = 120.0
@@ -103,19 +107,35 @@ def measure_known_loads(
     """
     sampler = start_sampler(folder, run_id=folder.name, root_pid=os.getpid(), hardware=hardware)
     try:
-        alone = _run_loads(python, folder, [list(loads)], seconds)
-        shared = _run_loads(python, folder, [[SHARED_LOAD]] * 2, seconds)
+        _run_loads(python, folder, 0, [list(loads)], seconds)
+        for number, load in enumerate(SHARED_LOADS, 1):
+            _run_loads(python, folder, number, [[load]] * 2, seconds)
     finally:
         sampler.stop()
+    return compare_known_loads(folder)
+
+
+def compare_known_loads(folder: Path) -> list[LoadResult]:
+    """What the samples of a folder say of the loads that were run beside them.
+
+    Args:
+        folder: with samples and a file `loads-<round>-<process>.json` a process; loads of one round ran at once.
+
+    Raises:
+        RecordError: a file that cannot be read, or a load without samples.
+    """
     table = read_samples(folder)
-    groups = [[load] for load in alone[0]] + [list(group) for group in zip(*shared, strict=True)]
+    rounds: dict[str, list[list[_Load]]] = {}
+    for path in sorted(folder.glob("loads-*.json")):
+        rounds.setdefault(path.stem.split("-")[1], []).append(read_json(path, list[_Load]))
+    groups = [list(group) for processes in rounds.values() for group in zip(*processes, strict=True)]
     return [_compare_load(group, table) for group in groups]
 
 
-def _run_loads(python: Path, folder: Path, loads: Sequence[Sequence[str]], seconds: float) -> list[list[_Load]]:
-    """Run the loads of each process, all processes beginning together; the stamps by process."""
-    go = folder / f"go-{len(loads)}"
-    outs = [folder / f"loads-{len(loads)}-{number}.json" for number in range(len(loads))]
+def _run_loads(python: Path, folder: Path, number: int, loads: Sequence[Sequence[str]], seconds: float) -> None:
+    """Run the loads of each process, all processes beginning together."""
+    go = folder / f"go-{number}"
+    outs = [folder / f"loads-{number}-{process}.json" for process in range(len(loads))]
     environment = os.environ | {"GRPO_PERF_GO": str(go), "PYTHONPATH": _python_path()}
     processes = [
         subprocess.Popen(
@@ -143,7 +163,6 @@ def _run_loads(python: Path, folder: Path, loads: Sequence[Sequence[str]], secon
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return [msgspec.json.decode(out.read_bytes(), type=list[_Load]) for out in outs]
 
 
 def _wait_until(is_done: Callable[[], bool], processes: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:
@@ -163,7 +182,8 @@ def _python_path() -> str:
 def _compare_load(group: Sequence[_Load], table: pa.Table) -> LoadResult:
     """One load, in one process or in several at once: the GPU is busy for the union of their kernels."""
     t0_ns, t1_ns = max(load.t0_ns for load in group), min(load.t1_ns for load in group)
-    name = group[0].load if len(group) == 1 else SHARED_NAME
+    name = group[0].load if len(group) == 1 else name_shared(group[0].load)
+    t0_ns += SETTLE_NS
     rows = select_rows(table, np.array([t0_ns, t1_ns]), num_gpus=1)
     kernels = _unite(pair for load in group for pair in load.kernels)
     copies = _unite(pair for load in group for pair in load.copies)
@@ -183,6 +203,11 @@ def _compare_load(group: Sequence[_Load], table: pa.Table) -> LoadResult:
         nvml=nvml.measured if nvml else None,
         clock_error_s=max(load.round_trip_ns / 2 + abs(load.drift_ns) for load in group) / NS_PER_S,
     )
+
+
+def name_shared(load: str) -> str:
+    """The name of a load that two processes ran at once."""
+    return f"{load} in 2 processes"
 
 
 def _unite(pairs: Iterable[tuple[int, int]]) -> Intervals:
@@ -283,7 +308,7 @@ def measure_overhead(record: RunRecord) -> Overhead:
     loops: dict[bool, list[float]] = {True: [], False: []}
     for t0_ns, t1_ns in pairwise(edges_ns.tolist()):
         # Unwatched loops have no span but `step` itself: the record says which they are.
-        is_watched = bool(((marks_ns > t0_ns) & (marks_ns < t1_ns)).any())
+        is_watched = bool(((marks_ns >= t0_ns) & (marks_ns < t1_ns)).any())
         loops[is_watched].append((t1_ns - t0_ns) / NS_PER_S)
     if min(map(len, loops.values())) < 2:
         raise RecordError(

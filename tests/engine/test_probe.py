@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_perf.engine.environment import INSIDE
+from grpo_perf.timeline.trace import read_traces
 
 TIMER = """
 import math, time
@@ -106,3 +107,50 @@ first, second = Timer(name="generate_sequences"), Timer(name="generate_sequences
 first.start(); second.start(); first.stop(); second.stop()
 """
     assert sum(row.get("name") == "generate_sequences" for row in run(tmp_path, code)) == 2
+
+
+STEPS = """
+import os, time
+from codetiming import Timer
+for _ in range(9):
+    with Timer(name="step"):
+        with Timer(name="gen"):
+            time.sleep(0.01)
+"""
+
+
+def test_alternation_leaves_two_of_four_steps_unwatched(tmp_path: Path) -> None:
+    rows = run(tmp_path, STEPS, GRPO_PERF_EXPERIMENT="alternate")
+    names = [row["name"] for row in rows if "name" in row]
+    watched, unwatched = ["gen", "step"], ["step"]
+    assert names == [*watched, *unwatched, *unwatched, *watched, *watched, *unwatched, *unwatched, *watched, *watched]
+
+
+TORCH = """
+import json, sys, time, types
+
+class Profile:
+    def __init__(self, activities): assert activities == ["CUDA"]
+    def start(self): self.t0_ns = time.time_ns()
+    def stop(self): self.t1_ns = time.time_ns()
+    def export_chrome_trace(self, path):
+        kernel = {"cat": "kernel", "ts": self.t0_ns / 1000, "dur": (self.t1_ns - self.t0_ns) / 1000}
+        with open(path, "w") as file:
+            json.dump({"traceEvents": [kernel]}, file)
+
+torch = types.ModuleType("torch")
+torch.profiler = types.SimpleNamespace(profile=Profile, ProfilerActivity=types.SimpleNamespace(CUDA="CUDA"))
+torch.cuda = types.SimpleNamespace(is_initialized=lambda: True, synchronize=lambda: None)
+sys.modules["torch"] = torch
+"""
+
+
+def test_a_trace_covers_its_step_and_is_on_disk_before_the_next(tmp_path: Path) -> None:
+    code = TORCH + STEPS.replace("0.01)", "0.1)")
+    found = [row for row in run(tmp_path, code, GRPO_PERF_EXPERIMENT="trace:5") if row.get("name") == "step"]
+    trace = read_traces(tmp_path / "parts")
+    traced, after = found[4], found[5]
+    assert traced["t0_ns"] <= trace.t0_ns < trace.t1_ns <= after["t0_ns"]
+    assert trace.t1_ns - trace.t0_ns > 80_000_000
+    assert len(list((tmp_path / "parts").glob("*.trace.json"))) == 2  # the first one starts CUPTI and is thrown away
+    assert not list((tmp_path / "parts").glob("tracing-*"))
