@@ -61,6 +61,12 @@ def make_parser() -> argparse.ArgumentParser:
     run.set_defaults(command=run_cell)
     judge = commands.add_parser("judge", help="judge stored runs, each from its folder alone")
     judge.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run folder")
+    judge.add_argument(
+        "--baselines",
+        metavar="DIR",
+        type=Path,
+        help="judge by the baselines of this folder, instead of the one that each run was judged by",
+    )
     judge.set_defaults(command=judge_runs)
     cells = commands.add_parser("cells", help="list the cells that this machine can measure")
     _add_options(cells)
@@ -109,7 +115,7 @@ def judge_runs(options: argparse.Namespace) -> int:
     """Judge each run folder and print the table."""
     rows = []
     for path in options.runs:
-        verdict = judge_folder(path)
+        verdict = judge_folder(path, options.baselines)
         record, measurement = measure_folder(path)
         row = CellRow(
             cell=cell_name(record.meta),

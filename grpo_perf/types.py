@@ -71,6 +71,8 @@ class Workload:
     num_warmup_steps: int = 1
     num_steady_steps: int = 6
     """Recorded steps after warm-up; they give num_steady_steps - 1 loops."""
+    steps_by_tier: dict[str, int] = field(default_factory=dict)
+    """num_steady_steps of single tiers: the start-up costs the same for all, and short loops give more of them."""
     start_up_timeout_s: float = 420.0
     step_timeout_s: float = 180.0
     num_gpus: int = 1

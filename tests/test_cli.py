@@ -64,6 +64,18 @@ def test_judge_gives_the_verdict_of_the_run(project: Path, capsys: pytest.Captur
     assert main(["judge", untuned, dynamic]) == EXIT_REGRESSED
 
 
+def test_judge_by_other_baselines(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_ladder(project / "stored", update_actor_s=2.0)
+    main(["run", "cpu-tiny/dynamic-batch", *REPLAY])
+    path = str(next((project / "runs").glob("dynamic*")))
+    assert main(["judge", path]) == EXIT_NO_VERDICT
+    write_baseline(project / "elsewhere")
+    capsys.readouterr()
+    assert main(["judge", path, "--baselines", "elsewhere/baselines"]) == EXIT_REGRESSED
+    assert "update_actor" in capsys.readouterr().out
+    assert main(["judge", path]) == EXIT_NO_VERDICT  # the run keeps what it was judged by
+
+
 def test_judge_needs_no_verl_vllm_or_torch(project: Path) -> None:
     """In a process of its own, with those imports forbidden."""
     path = write_run(project / "stored")

@@ -26,6 +26,7 @@ _NO_WORK = {
     "tiers",
     "num_warmup_steps",
     "num_steady_steps",
+    "steps_by_tier",
     "start_up_timeout_s",
     "step_timeout_s",
 }
@@ -49,7 +50,8 @@ def resolve_cell(
         UsageError: unknown workload, tier, field or override key.
     """
     workload_name, tier_name = _split_name(catalog, name)
-    workload = change_workload(catalog.workloads[workload_name], workload_changes or {})
+    workload = _choose_steps(catalog.workloads[workload_name], tier_name)
+    workload = change_workload(workload, workload_changes or {})
     extra = extra_overrides or {}
     check_settings(extra, "the extra overrides")
     chain = chain_tiers(catalog, tier_name)
@@ -61,6 +63,11 @@ def resolve_cell(
         not_translated=not_translated,
         targets=_find_targets(chain[-1], hardware_key, workload_name),
     )
+
+
+def _choose_steps(workload: Workload, tier: str) -> Workload:
+    num_steps = workload.steps_by_tier.get(tier, workload.num_steady_steps)
+    return replace(workload, num_steady_steps=num_steps)
 
 
 def list_cells(catalog: Catalog, device: Device, num_gpus: int) -> list[str]:

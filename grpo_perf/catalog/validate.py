@@ -61,11 +61,7 @@ def check_workload(workload: Workload, where: str) -> None:
         value = getattr(workload, name)
         if not (math.isfinite(value) and value > 0):
             raise UsageError(f"{where}: {name} is {value}; it must be greater than 0.")
-    if workload.num_steady_steps < 2:
-        raise UsageError(
-            f"{where}: num_steady_steps is {workload.num_steady_steps}; N steps give N - 1 loops, "
-            "so it must be 2 or more."
-        )
+    _check_steps(workload, where)
     if workload.train_batch_size % workload.ppo_mini_batch_size:
         raise UsageError(
             f"{where}: train_batch_size {workload.train_batch_size} is not a multiple of "
@@ -100,6 +96,19 @@ def _check_model(model: Model, where: str) -> None:
             f"{where}: model.num_attention_heads {model.num_attention_heads} is not a multiple of "
             f"num_key_value_heads {model.num_key_value_heads}."
         )
+
+
+def _check_steps(workload: Workload, where: str) -> None:
+    counts = {"num_steady_steps": workload.num_steady_steps}
+    counts |= {f"steps_by_tier.{tier}": num_steps for tier, num_steps in workload.steps_by_tier.items()}
+    for name, num_steps in counts.items():
+        if num_steps < 2:
+            raise UsageError(f"{where}: {name} is {num_steps}; N steps give N - 1 loops, so it must be 2 or more.")
+    for tier in workload.steps_by_tier:
+        if tier not in workload.tiers:
+            raise UsageError(
+                f"{where}: steps_by_tier names {tier!r}, which is none of its tiers.{suggest(tier, workload.tiers)}"
+            )
 
 
 def check_tier(tier: Tier, where: str) -> None:

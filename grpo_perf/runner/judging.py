@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from grpo_perf.baseline import baseline_path, load_baseline
 from grpo_perf.errors import RecordError
 from grpo_perf.record import RunMeta, RunRecord, load_meta, load_run, save_meta, save_verdict
 from grpo_perf.timeline import measure
@@ -27,14 +28,26 @@ def measure_folder(path: Path) -> tuple[RunRecord, Measurement]:
     return record, measure(record)
 
 
-def judge_folder(path: Path) -> CellVerdict:
+def judge_folder(path: Path, baselines_dir: Path | None = None) -> CellVerdict:
     """The verdict on a run, by the tier, targets, baseline and references that its run.json keeps.
+
+    Args:
+        baselines_dir: judge by the cell's baseline of this folder instead of the kept one.
 
     Raises:
         RecordError: no run folder, truncated, or of another schema version.
+        BaselineError: a baseline that cannot be read.
     """
     record, measurement = measure_folder(path)
-    return judge_measurement(record.meta, measurement, record.meta.context)
+    meta, context = record.meta, record.meta.context
+    if baselines_dir is not None:
+        names = (meta.hardware.key, meta.workload.name, meta.tier.name)
+        context = replace(
+            context,
+            baseline=load_baseline(baselines_dir, *names),
+            baseline_path=str(baseline_path(baselines_dir, *names)),
+        )
+    return judge_measurement(meta, measurement, context)
 
 
 def judge_measurement(meta: RunMeta, measurement: Measurement, context: JudgeContext) -> CellVerdict:

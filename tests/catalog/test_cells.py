@@ -124,6 +124,17 @@ def test_workload_changes(catalog: Catalog) -> None:
     assert workload.model.hidden_size == 64
 
 
+def test_steps_by_tier_unless_the_caller_says_otherwise(tmp_path: Path) -> None:
+    text = WORKLOAD.replace("rollout_n = 4", "rollout_n = 4\nnum_steady_steps = 9\nsteps_by_tier = { fast = 24 }")
+    catalog = load_catalog(write_catalog(tmp_path, workload_tiny=text))
+    assert resolve_cell(catalog, "tiny/base", "cpu").workload.num_steady_steps == 9
+    fast = resolve_cell(catalog, "tiny/fast", "cpu").workload
+    assert fast.num_steady_steps == 24
+    assert hash_workload(fast) == hash_workload(catalog.workloads["tiny"])
+    asked = resolve_cell(catalog, "tiny/fast", "cpu", workload_changes={"num_steady_steps": 3})
+    assert asked.workload.num_steady_steps == 3
+
+
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [

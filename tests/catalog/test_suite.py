@@ -10,7 +10,7 @@ SUITE = Path(__file__).parents[2] / "perf_tests"
 PATHS = Paths(model=Path("/m"), train=Path("/t"), val=Path("/v"), inside=Path("/i"), checkpoints=Path("/c"))
 
 # Parameters of the published Qwen2.5 checkpoints (config.json of each), in 1e9.
-PARAMETERS = {"qwen2.5-1.5b": 1.544, "qwen2.5-1.5b-large": 1.544, "qwen2.5-7b": 7.616}
+PARAMETERS = {"qwen2.5-1.5b": 1.544, "qwen2.5-1.5b-large": 1.544, "qwen2.5-1.5b-longtail": 1.544, "qwen2.5-7b": 7.616}
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ def message_of(root: Path) -> str:
     [
         ("rollout_n = 4", "rollout_n = 0", "rollout_n is 0; it must be greater than 0"),
         ("rollout_n = 4", "rollout_n = 4\nnum_steady_steps = 1", "N steps give N - 1 loops, so it must be 2 or more"),
+        ("rollout_n = 4", "rollout_n = 4\nsteps_by_tier = { fast = 1 }", "steps_by_tier.fast is 1; N steps give N - 1"),
+        ("rollout_n = 4", "rollout_n = 4\nsteps_by_tier = { fats = 4 }", "none of its tiers. Did you mean 'fast'?"),
         ("rollout_n = 4", "rollout_n = 4\nnum_warmup_steps = 0", "num_warmup_steps is 0"),
         ("rollout_n = 4", "rollout_n = 4\nstep_timeout_s = nan", "step_timeout_s is nan"),
         ("rollout_n = 4", "rollout_n = 4\nmin_terms = 30", "min_terms 30 is greater than max_terms 24"),
