@@ -12,7 +12,7 @@ from pathlib import Path
 from grpo_perf import __version__
 from grpo_perf.errors import PerfError, UsageError
 from grpo_perf.options import OPTIONS, make_settings
-from grpo_perf.report import CellRow, render_summary
+from grpo_perf.report import CellRow, group_runs, plot_ladder, render_ladder, render_summary
 from grpo_perf.runner import (
     CellSpec,
     PerfSession,
@@ -68,6 +68,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="judge by the baselines of this folder, instead of the one that each run was judged by",
     )
     judge.set_defaults(command=judge_runs)
+    ladder = commands.add_parser("ladder", help="stored runs of several tiers side by side, as Markdown and as a plot")
+    ladder.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="a run folder; those of the base tier first")
+    ladder.add_argument("--plot", metavar="FILE", type=Path, help="write a plot there too (.svg, .png, .pdf)")
+    ladder.set_defaults(command=show_ladder)
     cells = commands.add_parser("cells", help="list the cells that this machine can measure")
     _add_options(cells)
     cells.set_defaults(command=list_cells)
@@ -127,6 +131,17 @@ def judge_runs(options: argparse.Namespace) -> int:
         )
         rows.append(row)
     return _conclude(rows)
+
+
+def show_ladder(options: argparse.Namespace) -> int:
+    """Print the ladder of the given runs."""
+    rungs = group_runs([measure_folder(path)[1] for path in options.runs])
+    for line in render_ladder(rungs):
+        _say(line)
+    if options.plot is not None:
+        plot_ladder(rungs, options.plot)
+        _say(f"\nplot: {options.plot}")
+    return EXIT_OK
 
 
 def list_cells(options: argparse.Namespace) -> int:

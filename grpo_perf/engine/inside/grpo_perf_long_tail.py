@@ -1,8 +1,8 @@
 """Responses with a real tail: verl's single-turn agent loop with a drawn length for each response.
 
-Random weights never end a response by themselves, and with `ignore_eos` all are equally long, so that no request waits for
-another. Here each response ends after a number of tokens drawn from a log-normal distribution by (seed, prompt, number of
-the response in its group): the same in every run, whatever the tier and whichever worker asks.
+Random weights never end a response by themselves, and with `ignore_eos` all are equally long, so that no request waits
+for another. Here each response ends after a number of tokens drawn from a log-normal distribution by seed, prompt and
+number in its group: the same in every run, whatever the tier and whichever worker asks.
 
 Selected through verl's own `rollout.agent.agent_loop_config_path` (grpo_perf_long_tail.yaml) and `default_agent_loop`.
 """
@@ -11,6 +11,7 @@ import math
 import random
 
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+
 
 def draw_length(seed, prompt, number, *, median, sigma, minimum, maximum):
     """Tokens of one response, in [minimum, maximum]; `sigma` is the deviation of the logarithm."""
