@@ -120,6 +120,8 @@ class RunMeta:
     """verl's configuration after Hydra, flattened to dotted keys."""
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     faults: list[str] = field(default_factory=list)
+    warm_start: bool = False
+    """Its processes were forked from one that had imported verl's stack, where that was possible."""
     experiment: str = ""
     """Not empty: a run that tests the measurement (what is watched changes in mid-run) and is never judged."""
     clocks: list[ClockStamp] = field(default_factory=list)

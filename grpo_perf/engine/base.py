@@ -25,6 +25,8 @@ class RunRequest:
     rollout_engine: RolloutEngine = "vllm"
     faults: list[str] = field(default_factory=list)
     """`update_actor:+50%`: those of this cell only, without `@cell`."""
+    warm_start: bool = False
+    """Fork the run's processes from one that has imported verl's stack (inside/grpo_perf_warm.py)."""
     experiment: str = ""
     """`alternate` or `trace:STEP` (inside/grpo_perf_experiment.py); such a run tests the measurement, never a cell."""
     cache_dir: Path

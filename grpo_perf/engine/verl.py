@@ -5,6 +5,7 @@ RunRequest -> assets -> Hydra overrides, checked against the measured verl -> su
 
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from grpo_perf.telemetry import start_sampler
 from grpo_perf.types import Scalar
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
+WARM = INSIDE / "grpo_perf_warm.py"
 END_LIMIT_S = 60.0
 """For the supervisor to end every process; it needs a few seconds."""
 
@@ -102,6 +104,9 @@ def prepare(request: RunRequest, progress: Progress) -> _Launch:
     )
     overrides = compose(cell, paths, rollout_engine=request.rollout_engine)
     overrides.append(f"+ray_kwargs.ray_init._temp_dir={scratch}")
+    if request.warm_start:
+        launcher = _write_launcher(scratch, request.python)
+        overrides.append(f"+ray_kwargs.ray_init.runtime_env.py_executable={launcher}")
     resolved = schema.resolve(request.python, overrides, environment)
     meta = RunMeta(
         run_id=run_id,
@@ -124,6 +129,7 @@ def prepare(request: RunRequest, progress: Progress) -> _Launch:
         ),
         faults=list(request.faults),
         experiment=request.experiment,
+        warm_start=request.warm_start,
         created_unix_s=time.time(),
         launched_ns=time.monotonic_ns(),
     )
@@ -148,13 +154,43 @@ def _make_folders(run_dir: Path) -> Path:
 def _start_supervisor(request: RunRequest, launch: _Launch) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", str(SUPERVISOR), "--run-id", launch.meta.run_id]
     command += ["--run-dir", str(launch.run_dir.resolve()), "--scratch", str(launch.scratch), "--"]
-    command += [str(request.python), "-m", "verl.trainer.main_ppo", *launch.meta.hydra_overrides]
+    command += [*_python_command(request, launch), "-m", "verl.trainer.main_ppo", *launch.meta.hydra_overrides]
     try:
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, env=launch.environment, cwd=launch.scratch, start_new_session=True
         )
     except OSError as error:
         raise EngineError(f"Cannot start the supervisor of {launch.meta.run_id}: {error}") from error
+
+
+def _python_command(request: RunRequest, launch: _Launch) -> list[str]:
+    """What stands for `python` in the driver's command line."""
+    if not request.warm_start:
+        return [str(request.python)]
+    server = [
+        str(request.python),
+        str(WARM),
+        "serve",
+        str(_warm_socket(launch.scratch)),
+        str(_launcher(launch.scratch)),
+    ]
+    return ["sh", "-c", f'{shlex.join(server)} & exec "$0" "$@"', str(_launcher(launch.scratch))]
+
+
+def _write_launcher(scratch: Path, python: Path) -> Path:
+    path = _launcher(scratch)
+    client = [str(python), "-I", "-S", str(WARM), "run", str(_warm_socket(scratch))]
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(client)} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def _launcher(scratch: Path) -> Path:
+    return scratch / "python"
+
+
+def _warm_socket(scratch: Path) -> Path:
+    return scratch / "warm.sock"
 
 
 def _limits(request: RunRequest) -> Limits:

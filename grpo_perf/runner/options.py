@@ -14,6 +14,7 @@ from grpo_perf.types import Device, Hardware, Overrides
 from grpo_perf.units import BYTES_PER_GIB
 
 BaselineMode = Literal["check", "create"]
+WarmStart = Literal["auto", "on", "off"]
 
 RUN_ROOM_GIB = 0.1
 """Room that a session must find: a run folder holds about 5 MiB, its log up to ten times that."""
@@ -35,6 +36,8 @@ class RunnerOptions:
     """None where only stored runs are judged."""
     hardware: Hardware
     rollout_engine: RolloutEngine = "vllm"
+    warm_start: WarmStart = "auto"
+    """`auto`: where there is no GPU. With one it has not been shown to leave the measured steps alone."""
     faults: str = ""
     """GRPO_PERF_FAULT as it was given."""
     budget_min: float = 10.0
@@ -46,6 +49,10 @@ class RunnerOptions:
     extra_overrides: Overrides = field(default_factory=dict)
     stored: Mapping[str, Path] = field(default_factory=dict)
     """Cell name -> run folder that is judged instead of running the cell."""
+
+    def starts_warm(self, device: Device) -> bool:
+        """Whether processes of a run on that device are forked from one that has imported verl's stack."""
+        return self.warm_start == "on" or (self.warm_start == "auto" and device == "cpu")
 
     def hardware_for(self, device: Device) -> Hardware:
         """The hardware that a workload of that device runs on: GPU machines can run CPU cells too."""

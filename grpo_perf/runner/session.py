@@ -188,6 +188,7 @@ class PerfSession:
             rollout_engine=options.rollout_engine,
             faults=select_faults(self.faults, cell.name),
             experiment=experiment,
+            warm_start=options.starts_warm(cell.workload.device),
             cache_dir=options.cache_dir,
         )
 

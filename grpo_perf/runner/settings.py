@@ -10,7 +10,7 @@ from grpo_perf.catalog import load_catalog
 from grpo_perf.engine import Engine, ReplayEngine, VerlEngine
 from grpo_perf.errors import UsageError
 from grpo_perf.runner.cells import find_stored
-from grpo_perf.runner.options import BaselineMode, RunnerOptions
+from grpo_perf.runner.options import BaselineMode, RunnerOptions, WarmStart
 from grpo_perf.runner.subject import RolloutChoice, Subject, inspect_subject
 from grpo_perf.telemetry import detect_hardware, explain_missing_gpu
 from grpo_perf.telemetry.hardware import CPU_ONLY
@@ -31,6 +31,7 @@ class Settings:
     engine: str = "verl"
     """`verl`, or `replay:DIR`."""
     rollout: RolloutChoice = "auto"
+    warm_start: WarmStart = "auto"
     budget_min: float = 10.0
     baseline_mode: BaselineMode = "check"
     num_create_runs: int = 3
@@ -127,6 +128,7 @@ def _make_options(settings: Settings, hardware: Hardware, subject: Subject) -> R
         catalog=None if settings.stored else load_catalog(settings.catalog_dir),
         hardware=hardware,
         rollout_engine=subject.rollout_engine,
+        warm_start=settings.warm_start,
         faults=settings.faults,
         budget_min=settings.budget_min,
         baseline_mode=settings.baseline_mode,
