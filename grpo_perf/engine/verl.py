@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -73,6 +73,9 @@ class VerlEngine:
                 if outcome.hung:
                     dump_stacks(process.pid, launch.meta.run_id, launch.run_dir / "stacks.txt")
         finally:
+            if request.experiment:
+                with suppress(ProcessLookupError):  # it may have been left stopped
+                    os.kill(sampler.pid, signal.SIGCONT)
             telemetry = sampler.stop()
             _end(process)
             _close(launch, outcome, telemetry)

@@ -51,7 +51,6 @@ class SamplerProcess:
 
     def _end(self, timeout_s: float) -> tuple[bool, str]:
         self._process.terminate()
-        self._process.send_signal(signal.SIGCONT)  # an experiment may have left it stopped
         try:
             stderr = self._process.communicate(timeout=timeout_s)[1]
             return False, stderr.decode(errors="replace")
